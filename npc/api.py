@@ -1,0 +1,186 @@
+"""The cluster's objects, slimmed to the fields that enforcement reads.
+
+Decoding goes straight from the API server's JSON bytes into these; whatever is not named here is
+skipped by the decoder and never allocated. Unknown fields are ignored, as the API does.
+
+A policy's ``spec`` stays plain JSON, since a policy that we cannot understand must still isolate
+the pods that it selects: ``npc.policy`` reads it field by field.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+_NO_LABELS: dict[str, str] = {}
+
+
+class NamedPort(msgspec.Struct, frozen=True):
+    """A container port that has a name."""
+
+    name: str
+    protocol: str
+    number: int
+
+
+class Pod(msgspec.Struct, frozen=True):
+    """A pod. ``ips`` are its addresses, the primary first, at most one of each family."""
+
+    namespace: str
+    name: str
+    uid: str
+    resource_version: str
+    labels: dict[str, str]
+    node: str
+    phase: str
+    host_network: bool
+    ips: tuple[str, ...]
+    named_ports: tuple[NamedPort, ...]
+
+    @property
+    def enforceable(self) -> bool:
+        """Whether it has an address of its own that is in use.
+
+        A finished pod's address may already be another pod's, a host-network pod's is its node's.
+        """
+        return bool(self.ips) and not self.host_network and self.phase not in _FINISHED
+
+
+_FINISHED = frozenset({"Succeeded", "Failed"})
+
+
+class Namespace(msgspec.Struct, frozen=True):
+    """A namespace; cluster-scoped, so its own ``namespace`` is empty."""
+
+    name: str
+    uid: str
+    resource_version: str
+    labels: dict[str, str]
+    namespace: str = ""
+
+
+class NetworkPolicy(msgspec.Struct, frozen=True):
+    """A NetworkPolicy whose ``spec`` is JSON as it came."""
+
+    namespace: str
+    name: str
+    uid: str
+    resource_version: str
+    labels: dict[str, str]
+    spec: Any
+
+
+class _Metadata(msgspec.Struct, rename="camel"):
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    labels: dict[str, str] | None = None
+
+
+class _ContainerPort(msgspec.Struct, rename="camel"):
+    container_port: int
+    name: str | None = None
+    protocol: str | None = None
+
+
+class _Container(msgspec.Struct, rename="camel"):
+    ports: list[_ContainerPort] | None = None
+    restart_policy: str | None = None
+
+
+class _PodSpec(msgspec.Struct, rename="camel"):
+    node_name: str | None = None
+    host_network: bool | None = None
+    containers: list[_Container] | None = None
+    init_containers: list[_Container] | None = None
+
+
+class _PodIP(msgspec.Struct):
+    ip: str | None = None
+
+
+class _PodStatus(msgspec.Struct):
+    phase: str | None = None
+    pod_ip: str | None = msgspec.field(default=None, name="podIP")
+    pod_ips: list[_PodIP] | None = msgspec.field(default=None, name="podIPs")
+
+
+class _Pod(msgspec.Struct):
+    metadata: _Metadata
+    spec: _PodSpec = msgspec.field(default_factory=_PodSpec)
+    status: _PodStatus = msgspec.field(default_factory=_PodStatus)
+
+
+class _Namespace(msgspec.Struct):
+    metadata: _Metadata
+
+
+class _NetworkPolicy(msgspec.Struct):
+    metadata: _Metadata
+    spec: Any = None
+
+
+_pod_decoder = msgspec.json.Decoder(_Pod)
+_namespace_decoder = msgspec.json.Decoder(_Namespace)
+_policy_decoder = msgspec.json.Decoder(_NetworkPolicy)
+
+
+def decode_pod(raw: bytes | msgspec.Raw) -> Pod:
+    """Decode one v1 Pod.
+
+    :raises msgspec.DecodeError: if it is not JSON or a field that we read has the wrong type
+    """
+    pod = _pod_decoder.decode(raw)
+    meta, spec, status = pod.metadata, pod.spec, pod.status
+    listed = tuple(entry.ip for entry in status.pod_ips or () if entry.ip)
+    return Pod(
+        namespace=meta.namespace,
+        name=meta.name,
+        uid=meta.uid,
+        resource_version=meta.resource_version,
+        labels=meta.labels or _NO_LABELS,
+        node=spec.node_name or "",
+        phase=status.phase or "",
+        host_network=bool(spec.host_network),
+        ips=listed or ((status.pod_ip,) if status.pod_ip else ()),
+        named_ports=_named_ports(spec),
+    )
+
+
+def _named_ports(spec: _PodSpec) -> tuple[NamedPort, ...]:
+    """The named ports of all containers that stay: sidecars are init containers that restart."""
+    sidecars = [c for c in spec.init_containers or () if c.restart_policy == "Always"]
+    return tuple(
+        NamedPort(port.name, port.protocol or "TCP", port.container_port)
+        for container in [*(spec.containers or ()), *sidecars]
+        for port in container.ports or ()
+        if port.name
+    )
+
+
+def decode_namespace(raw: bytes | msgspec.Raw) -> Namespace:
+    """Decode one v1 Namespace.
+
+    :raises msgspec.DecodeError: if it is not JSON or a field that we read has the wrong type
+    """
+    meta = _namespace_decoder.decode(raw).metadata
+    return Namespace(meta.name, meta.uid, meta.resource_version, meta.labels or _NO_LABELS)
+
+
+def decode_policy(raw: bytes | msgspec.Raw) -> NetworkPolicy:
+    """Decode one networking.k8s.io/v1 NetworkPolicy; its spec is not looked at yet.
+
+    :raises msgspec.DecodeError: if it is not JSON or its metadata has a field of the wrong type
+    """
+    policy = _policy_decoder.decode(raw)
+    meta = policy.metadata
+    return NetworkPolicy(
+        namespace=meta.namespace,
+        name=meta.name,
+        uid=meta.uid,
+        resource_version=meta.resource_version,
+        labels=meta.labels or _NO_LABELS,
+        spec=policy.spec,
+    )

@@ -1,0 +1,36 @@
+"""Writing a plan to the kernel: one protocol, one module for each way to do it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from npc.plan import KernelState, Plan
+
+
+class DataplaneError(Exception):
+    """The kernel or one of its tools refused; the message says which, why, and at which line."""
+
+
+class MissingTool(DataplaneError):
+    """Something that enforcement needs is not on this machine; retrying will not help."""
+
+
+class Dataplane(Protocol):
+    """One way to read and write the kernel's rules. Used by one thread at a time.
+
+    All three raise ``DataplaneError``. After a failed ``apply`` the kernel enforces the previous
+    rules or the new ones, and the caller observes before it plans again.
+    """
+
+    def observe(self) -> KernelState:
+        """Read what the kernel holds of ours, repairing nothing."""
+        ...
+
+    def apply(self, plan: Plan) -> None:
+        """Carry out every step of the plan, in its order."""
+        ...
+
+    def cleanup(self) -> None:
+        """Remove everything of ours and nothing else; fine when there is nothing."""
+        ...
