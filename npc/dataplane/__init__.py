@@ -12,7 +12,7 @@ class DataplaneError(Exception):
     """The kernel or one of its tools refused; the message says which, why, and at which line."""
 
 
-class MissingTool(DataplaneError):
+class MissingToolError(DataplaneError):
     """Something that enforcement needs is not on this machine; retrying will not help."""
 
 
