@@ -1,0 +1,39 @@
+# Every target does its own set-up: see scripts/bootstrap.
+BIN := .venv/bin
+JOBS ?= $(shell nproc)
+
+.PHONY: help setup demo test lint wheel-test bench clean
+
+help:
+	@echo "make demo        a NetworkPolicy at work in a lab cluster of network namespaces on this machine"
+	@echo "make test        all tests: unit, property, contract, conformance, end to end with real packets"
+	@echo "make lint        ruff, mypy --strict, import-linter"
+	@echo "make wheel-test  the tests once more, against the built and installed wheel"
+	@echo "make bench       the benchmarks"
+	@echo "make clean       remove .venv, caches and whatever a crashed lab left"
+
+setup:
+	@scripts/bootstrap
+
+demo: setup
+	@$(BIN)/npc lab demo
+
+test: setup
+	$(BIN)/pytest -n $(JOBS) --dist worksteal
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+wheel-test: setup
+	scripts/wheel-test
+
+bench: setup
+	@for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file || exit; done
+
+clean:
+	@[ ! -x $(BIN)/npc ] || $(BIN)/npc lab clean
+	rm -rf .venv dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
