@@ -1,0 +1,7 @@
+"""``python -m npc``."""
+
+import sys
+
+from npc.cli import main
+
+sys.exit(main())

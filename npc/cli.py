@@ -1,0 +1,173 @@
+"""The command line: ``npc run`` (the agent), ``npc cleanup``, ``npc lab``.
+
+Exit codes: 0 done, 1 the work failed, 2 the command, its configuration or this machine is unusable.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import re
+import sys
+from typing import TYPE_CHECKING
+
+from npc.dataplane import DataplaneError, MissingToolError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+UNUSABLE = 2
+
+_DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    args = _parser().parse_args(argv)
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=args.log_level.upper(),
+        format="%(asctime)s %(levelname)-7s %(name)s: %(message)s",
+    )
+    try:
+        code: int = args.command(args)
+    except MissingToolError as error:
+        print(f"npc: {error}", file=sys.stderr)
+        return UNUSABLE
+    except DataplaneError as error:
+        print(f"npc: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="npc", description="A node agent that enforces Kubernetes NetworkPolicies."
+    )
+    parser.add_argument(
+        "--log-level",
+        choices=["debug", "info", "warning", "error"],
+        default=os.environ.get("NPC_LOG_LEVEL", "info"),
+        help="least severe log line that is written to stderr (default: %(default)s)",
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    _add_run(commands)
+    _add_cleanup(commands)
+    from npc.lab.cli import add_parser as add_lab
+
+    add_lab(commands)
+    return parser
+
+
+def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "run",
+        help="run the agent of this node",
+        description="Watch pods, namespaces and policies, and keep this node's rules what they "
+        "say. Rules stay in place when the agent ends; `npc cleanup` removes them.",
+    )
+    parser.add_argument(
+        "--node-name",
+        default=os.environ.get("NODE_NAME"),
+        help="the node whose pods are enforced, as in their spec.nodeName (default: $NODE_NAME)",
+    )
+    parser.add_argument(
+        "--kubeconfig",
+        metavar="FILE",
+        default=os.environ.get("KUBECONFIG"),
+        help="how to reach the API server (default: $KUBECONFIG, else the pod's service account)",
+    )
+    _add_mode(parser)
+    parser.add_argument(
+        "--sync-period",
+        type=duration,
+        default="5m",
+        metavar="DURATION",
+        help="how often to compare the kernel with the policies though nothing changed, "
+        "such as 90s, 5m, 1h (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--health-address",
+        type=address,
+        default="127.0.0.1:20245",
+        metavar="HOST:PORT",
+        help="where /healthz, /readyz and /debug/* are served (default: %(default)s)",
+    )
+    parser.set_defaults(command=_run)
+
+
+def _add_cleanup(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "cleanup",
+        help="remove every rule, chain and set of ours from this node",
+        description="Remove every rule, chain and set whose name begins with NPC-, in both "
+        "iptables modes, and nothing else. Needs no API server.",
+    )
+    parser.set_defaults(command=_cleanup)
+
+
+def _add_mode(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--iptables-mode",
+        choices=["auto", "nft", "legacy"],
+        default="auto",
+        help="which iptables the node uses; auto looks for the kubelet's chains (default: auto)",
+    )
+
+
+def _run(args: argparse.Namespace) -> int:
+    from npc.agent import ConfigurationError, Options, run
+
+    if not args.node_name:
+        return _unusable("run: --node-name or $NODE_NAME must name this node")
+    try:
+        return run(
+            Options(
+                node=args.node_name,
+                kubeconfig=args.kubeconfig,
+                iptables_mode=args.iptables_mode,
+                sync_period=args.sync_period,
+                health_address=args.health_address,
+            )
+        )
+    except ConfigurationError as error:
+        return _unusable(f"run: {error}")
+
+
+def _cleanup(args: argparse.Namespace) -> int:
+    from npc.dataplane.restore import cleanup_node
+
+    cleanup_node()
+    return 0
+
+
+def _unusable(message: str) -> int:
+    print(f"npc {message}", file=sys.stderr)
+    return UNUSABLE
+
+
+def duration(text: str) -> float:
+    """Read a duration such as ``90s``, ``5m`` or ``1h30m``; seconds.
+
+    :raises argparse.ArgumentTypeError: if it is no duration, or zero
+    """
+    match = _DURATION.fullmatch(text)
+    hours, minutes, seconds = (int(part or 0) for part in match.groups()) if match else (0, 0, 0)
+    total = hours * 3600 + minutes * 60 + seconds
+    if not total:
+        raise argparse.ArgumentTypeError(f"{text!r} is no duration above zero; write 90s, 5m, 1h")
+    return float(total)
+
+
+def address(text: str) -> tuple[str, int]:
+    """Read ``HOST:PORT``; an IPv6 host stands in brackets.
+
+    :raises argparse.ArgumentTypeError: if it is not of that form
+    """
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdigit() or int(port) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT")
+    return host.removeprefix("[").removesuffix("]"), int(port)
