@@ -25,7 +25,10 @@ class NamedPort(msgspec.Struct, frozen=True):
 
 
 class Pod(msgspec.Struct, frozen=True):
-    """A pod. ``ips`` are its addresses, the primary first, at most one of each family."""
+    """A pod. ``ips`` are its addresses, the primary first, at most one of each family.
+
+    ``created`` is when, as RFC 3339 text in UTC, so that it sorts by time.
+    """
 
     namespace: str
     name: str
@@ -37,6 +40,7 @@ class Pod(msgspec.Struct, frozen=True):
     host_network: bool
     ips: tuple[str, ...]
     named_ports: tuple[NamedPort, ...]
+    created: str = ""
 
     @property
     def enforceable(self) -> bool:
@@ -76,6 +80,7 @@ class _Metadata(msgspec.Struct, rename="camel"):
     namespace: str = ""
     uid: str = ""
     resource_version: str = ""
+    creation_timestamp: str | None = None
     labels: dict[str, str] | None = None
 
 
@@ -146,6 +151,7 @@ def decode_pod(raw: bytes | msgspec.Raw) -> Pod:
         host_network=bool(spec.host_network),
         ips=listed or ((status.pod_ip,) if status.pod_ip else ()),
         named_ports=_named_ports(spec),
+        created=meta.creation_timestamp or "",
     )
 
 
