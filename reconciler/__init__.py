@@ -1,0 +1,1 @@
+"""Informers, stores, controllers and a manager: what controller-runtime is to Go."""

@@ -1,0 +1,269 @@
+"""The way to the API server: bytes in, bytes out.
+
+The official client knows how operators say where the server is and who they are: kubeconfig,
+service account, tokens that are refreshed, client certificates, proxies. We take that and its
+connection pool, and leave its models: decoding is the caller's.
+
+This is the only module that imports ``kubernetes``.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import quote, urlencode
+
+import kubernetes.client
+import kubernetes.config
+import urllib3
+from urllib3.exceptions import HTTPError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+CONNECT_TIMEOUT = 10.0
+LIST_TIMEOUT = 60.0
+WATCH_GRACE = 30.0
+"""Seconds that a watch may be silent beyond the time after which the server ends it."""
+
+_CHUNK = 64 * 1024
+# A peer that vanished without a word is noticed after about 30 + 9 * 15 seconds.
+_KEEPALIVE = [
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 15),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 9),
+]
+
+
+class ConfigurationError(Exception):
+    """It is not known how to reach the API server; the message says which file lacks what."""
+
+
+class TransportError(Exception):
+    """The API server could not be reached, or the connection broke."""
+
+
+class ApiError(TransportError):
+    """The API server refused. ``reason`` and ``message`` are its own words."""
+
+    def __init__(
+        self, status: int, reason: str, message: str, retry_after: float | None = None
+    ) -> None:
+        """
+        :param retry_after: seconds to leave the server alone, where it said so
+        """
+        super().__init__(f"{status} {reason}: {message}")
+        self.status = status
+        self.reason = reason
+        self.message = message
+        self.retry_after = retry_after
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """A kind of object, by where the API serves it. ``group`` is empty for the core group."""
+
+    group: str
+    version: str
+    plural: str
+    kind: str
+    namespaced: bool = field(default=True)
+
+    def path(self, namespace: str | None = None) -> str:
+        """The path of the collection: of one namespace, or of all."""
+        root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
+        scope = f"/namespaces/{quote(namespace)}" if namespace and self.namespaced else ""
+        return f"{root}{scope}/{self.plural}"
+
+    def __str__(self) -> str:
+        return f"{self.plural}.{self.group}" if self.group else self.plural
+
+
+class Stream(Protocol):
+    """The lines of a watch as they arrive."""
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Yield one event's JSON at a time, until the server ends the watch or ``close`` is called.
+
+        :raises TransportError: if the connection breaks
+        """
+        ...
+
+    def close(self) -> None:
+        """End the iteration, from any thread, at once."""
+        ...
+
+
+class Transport(Protocol):
+    """What a reflector needs of an API server. Query parameters are the API's own."""
+
+    def list(self, resource: Resource, namespace: str | None, query: Mapping[str, str]) -> bytes:
+        """Get one page of a collection, as JSON.
+
+        :raises TransportError: if it cannot be had
+        """
+        ...
+
+    def watch(
+        self, resource: Resource, namespace: str | None, query: Mapping[str, str], timeout: float
+    ) -> Stream:
+        """Start a watch that the server ends after ``timeout`` seconds.
+
+        :raises TransportError: if it cannot be started
+        """
+        ...
+
+
+class Client:
+    """The transport over the official client's connection pool. Usable by many threads."""
+
+    def __init__(self, api: Any) -> None:
+        self._api = api
+        self._pool = api.rest_client.pool_manager
+        self._pool.connection_pool_kw["socket_options"] = _KEEPALIVE
+        self.host: str = api.configuration.host
+
+    def list(self, resource: Resource, namespace: str | None, query: Mapping[str, str]) -> bytes:
+        """Get one page of a collection, as JSON."""
+        response = self._get(resource.path(namespace), query, LIST_TIMEOUT)
+        try:
+            data: bytes = response.read(decode_content=True)
+        except (HTTPError, OSError) as error:
+            raise TransportError(f"{self.host}: {_reason(error)}") from error
+        finally:
+            response.release_conn()
+        return data
+
+    def watch(
+        self, resource: Resource, namespace: str | None, query: Mapping[str, str], timeout: float
+    ) -> Stream:
+        """Start a watch that the server ends after ``timeout`` seconds."""
+        query = {**query, "watch": "true", "timeoutSeconds": str(int(timeout))}
+        return _Stream(self.host, self._get(resource.path(namespace), query, timeout + WATCH_GRACE))
+
+    def _get(self, path: str, query: Mapping[str, str], timeout: float) -> urllib3.HTTPResponse:
+        headers = {"Accept": "application/json", "User-Agent": "fullsync"}
+        try:
+            self._api.update_params_for_auth(headers, [], ["BearerToken"], path, "GET", None)
+            response: urllib3.HTTPResponse = self._pool.request(
+                "GET",
+                f"{self.host}{path}?{urlencode(query)}",
+                headers=headers,
+                preload_content=False,
+                retries=False,
+                timeout=urllib3.Timeout(connect=CONNECT_TIMEOUT, read=timeout),
+            )
+        except (HTTPError, OSError) as error:
+            raise TransportError(f"{self.host}: {_reason(error)}") from error
+        if response.status != 200:
+            raise _refusal(response)
+        return response
+
+
+class _Stream:
+    """Lines out of a response's chunks; an event may span many chunks, and a chunk many events."""
+
+    def __init__(self, host: str, response: urllib3.HTTPResponse) -> None:
+        self._host = host
+        self._response = response
+        self._closed = False
+        self._lock = threading.Lock()
+
+    def __iter__(self) -> Iterator[bytes]:
+        rest = b""
+        try:
+            for chunk in self._response.stream(_CHUNK, decode_content=True):
+                *lines, rest = (rest + chunk).split(b"\n")
+                yield from filter(None, lines)
+                if self._closed:
+                    return
+        except (HTTPError, OSError, ValueError) as error:
+            # Shutting the socket down under a reader surfaces as whatever the reader was doing.
+            if not self._closed:
+                raise TransportError(f"{self._host}: {_reason(error)}") from error
+        finally:
+            with self._lock:
+                self._closed = True
+                self._response.close()
+
+    def close(self) -> None:
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                self._response.shutdown()
+
+
+def _refusal(response: urllib3.HTTPResponse) -> ApiError:
+    try:
+        body = response.read(decode_content=True)
+    except (HTTPError, OSError):
+        body = b""
+    finally:
+        response.close()
+    try:
+        status = json.loads(body)
+        reason, message = str(status.get("reason") or ""), str(status.get("message") or "")
+    except (ValueError, AttributeError):
+        reason, message = "", body[:200].decode(errors="replace").strip()
+    retry_after = response.headers.get("Retry-After", "")
+    return ApiError(
+        response.status,
+        reason or response.reason or "",
+        message or "no message",
+        float(retry_after) if retry_after.isdigit() else None,
+    )
+
+
+def _reason(error: Exception) -> str:
+    """The innermost reason, without the library's wrapping."""
+    inner = getattr(error, "reason", None) or error
+    text = str(inner)
+    return text.rsplit(">: ", 1)[-1] or type(inner).__name__
+
+
+def load(kubeconfig: str | None = None, *, context: str | None = None) -> Client:
+    """Make a client from a kubeconfig file, or from the pod's service account where none is given.
+
+    :param context: the kubeconfig's context; its current one by default
+    :raises ConfigurationError: if the file or the service account is missing or unusable
+    """
+    configuration = kubernetes.client.Configuration()
+    try:
+        if kubeconfig is None:
+            kubernetes.config.load_incluster_config(configuration)
+        else:
+            _require_file(kubeconfig)
+            kubernetes.config.load_kube_config(
+                kubeconfig, context, configuration, persist_config=False
+            )
+    except kubernetes.config.ConfigException as error:
+        raise ConfigurationError(_unusable(kubeconfig, str(error))) from error
+    except (ValueError, TypeError, AttributeError, KeyError) as error:
+        # What the official client raises for a file that is YAML but no kubeconfig, or no YAML.
+        raise ConfigurationError(_unusable(kubeconfig, f"{error}")) from error
+    return Client(kubernetes.client.ApiClient(configuration))
+
+
+def _require_file(kubeconfig: str) -> None:
+    try:
+        text = Path(kubeconfig).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ConfigurationError(_unusable(kubeconfig, reason)) from error
+    if not text.strip():
+        raise ConfigurationError(_unusable(kubeconfig, "is empty"))
+
+
+def _unusable(kubeconfig: str | None, reason: str) -> str:
+    if kubeconfig is None:
+        return (
+            f"no kubeconfig was given, and there is no service account to use instead ({reason}); "
+            "outside a pod, name a kubeconfig file"
+        )
+    return f"kubeconfig {kubeconfig}: {reason}"

@@ -1,0 +1,61 @@
+"""A request to stop, and how everything that waits learns of it at once."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from workqueue import SYSTEM_CLOCK, Clock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+class Stop:
+    """Set once, by any thread; waits end and callbacks run at that moment."""
+
+    def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._clock = clock
+        self._condition = threading.Condition()
+        self._set = False
+        self._callbacks: list[Callable[[], None]] = []
+
+    def set(self) -> None:
+        """Ask everyone to stop. Asking again does nothing."""
+        with self._condition:
+            if self._set:
+                return
+            self._set = True
+            callbacks, self._callbacks = self._callbacks, []
+            self._condition.notify_all()
+        for callback in callbacks:
+            callback()
+
+    def __bool__(self) -> bool:
+        """Whether someone asked to stop."""
+        return self._set
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Wait until asked to stop, for ``seconds`` at most; whether it was asked."""
+        with self._condition:
+            until = None if seconds is None else self._clock.now() + seconds
+            while not self._set and (until is None or self._clock.now() < until):
+                self._clock.wait(self._condition, until)
+            return self._set
+
+    @contextmanager
+    def calling(self, callback: Callable[[], None]) -> Iterator[None]:
+        """Within the block, a request to stop calls ``callback``; at once if it came before."""
+        with self._condition:
+            already = self._set
+            if not already:
+                self._callbacks.append(callback)
+        if already:
+            callback()
+        try:
+            yield
+        finally:
+            with self._condition:
+                if callback in self._callbacks:
+                    self._callbacks.remove(callback)
