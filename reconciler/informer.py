@@ -30,12 +30,13 @@ if TYPE_CHECKING:
     from reconciler.stop import Stop
 
 T = TypeVar("T", bound=Meta)
+T_co = TypeVar("T_co", bound=Meta, covariant=True)
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Event(Generic[T]):
+class Event(Generic[T_co]):
     """What happened to an object: ``old`` is ``None`` when added, ``new`` when deleted.
 
     A deletion that was noticed only by listing again has an ``old`` that may be out of date; then
@@ -44,13 +45,13 @@ class Event(Generic[T]):
     """
 
     type: EventType
-    old: T | None
-    new: T | None
+    old: T_co | None
+    new: T_co | None
     initial: bool = False
     final_state_known: bool = True
 
     @property
-    def obj(self) -> T:
+    def obj(self) -> T_co:
         """The object as it is now, or as it last was."""
         found = self.new if self.new is not None else self.old
         assert found is not None
