@@ -1,0 +1,257 @@
+"""What the agent promises about events and syncs, with the real queue, informers and controller."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from npc.agent import _caches, _check_sync, _controller
+from npc.controller import Caches, PolicySync, describe_state
+from npc.ruleset import Direction, Family
+from reconciler.controller import Controller
+from reconciler.manager import Runnable
+from reconciler.stop import Stop
+from tests.unit.npc.fake import PATIENCE, FakeDataplane, FakeTransport, metadata, pod, policy
+
+
+@dataclass
+class Agent:
+    transport: FakeTransport
+    dataplane: FakeDataplane
+    caches: Caches
+    sync: PolicySync
+    controller: Controller[str]
+    stop: Stop
+    threads: list[threading.Thread]
+
+    def wait(self, condition: Any) -> None:
+        """Wait until the condition holds; it must come about without the clock's help."""
+        done = threading.Event()
+        deadline = threading.Timer(PATIENCE, done.set)
+        deadline.start()
+        while not condition() and not done.is_set():
+            done.wait(0.001)
+        deadline.cancel()
+        assert condition()
+
+    def settle(self) -> None:
+        """Wait until everything handled so far is in force."""
+        self.wait(lambda: self.controller.idle and self.sync.report.total > 0)
+
+    def state(self) -> dict[str, Any]:
+        return describe_state(self.sync, self.caches, lambda: self.controller.idle)
+
+
+@contextmanager
+def agent(
+    *, period: float = 3600, held: bool = False, **objects: list[dict[str, Any]]
+) -> Iterator[Agent]:
+    transport = FakeTransport(**objects)
+    dataplane = FakeDataplane()
+    if held:
+        dataplane.hold()
+    caches = _caches(transport)
+    sync = PolicySync(caches, dataplane, node="n1", families=(Family.IPV4,))
+    controller = _controller(caches, sync, period)
+    stop = Stop()
+    threads = threads_of(caches, controller, stop)
+    for thread in threads:
+        thread.start()
+    try:
+        yield Agent(transport, dataplane, caches, sync, controller, stop, threads)
+    finally:
+        dataplane.release_all()
+        stop.set()
+        for thread in threads:
+            thread.join(PATIENCE)
+            assert not thread.is_alive(), f"{thread.name} did not end"
+
+
+def threads_of(caches: Caches, controller: Controller[str], stop: Stop) -> list[threading.Thread]:
+    parts: list[Runnable] = [caches.pods, caches.namespaces, caches.policies, controller]
+    return [threading.Thread(target=part.run, args=(stop,), name=part.name) for part in parts]
+
+
+def isolated(dataplane: FakeDataplane, direction: Direction = Direction.INGRESS) -> set[str]:
+    rules = dataplane.applied[-1].families[Family.IPV4]
+    return set(rules.sets[rules.isolated[direction]].entries)
+
+
+def test_the_first_sync_comes_without_any_event() -> None:
+    with agent() as a:
+        a.settle()
+        assert len(a.dataplane.applied) == 1
+
+
+def test_everything_listed_at_the_start_is_one_sync() -> None:
+    pods = [pod(f"p{i}", f"10.0.0.{i}") for i in range(1, 51)]
+    with agent(pods=pods, networkpolicies=[policy("deny")]) as a:
+        a.settle()
+        assert len(a.dataplane.applied) == 1
+        assert len(isolated(a.dataplane)) == 50
+
+
+def test_a_hundred_events_during_a_sync_cause_exactly_one_more() -> None:
+    with agent(networkpolicies=[policy("deny")], held=True) as a:
+        assert a.dataplane.entered.acquire(timeout=PATIENCE)
+        stream = a.transport.stream("pods")
+        for i in range(1, 101):
+            stream.send("ADDED", pod(f"p{i}", f"10.0.0.{i}", version=i + 1))
+        a.wait(lambda: a.caches.pods.handled_resource_version == "101")
+        assert len(a.dataplane.applied) == 0
+        a.dataplane.release_all()
+        a.settle()
+        assert a.sync.report.total == 2
+        assert len(isolated(a.dataplane)) == 100
+        assert not a.dataplane.overlapped
+
+
+def test_an_event_in_the_last_moment_of_a_sync_is_not_lost() -> None:
+    with agent(pods=[pod("a", "10.0.0.1")], held=True) as a:
+        assert a.dataplane.entered.acquire(timeout=PATIENCE)
+        a.transport.stream("networkpolicies").send("ADDED", policy("deny", version=2))
+        a.wait(lambda: a.caches.policies.handled_resource_version == "2")
+        a.dataplane.release()
+        assert a.dataplane.entered.acquire(timeout=PATIENCE)
+        a.dataplane.release_all()
+        a.settle()
+        assert isolated(a.dataplane) == {"10.0.0.1"}
+
+
+def test_handlers_go_on_while_a_sync_hangs() -> None:
+    with agent(held=True) as a:
+        assert a.dataplane.entered.acquire(timeout=PATIENCE)
+        for version in range(2, 200):
+            a.transport.stream("pods").send("MODIFIED", pod("a", "10.0.0.1", version=version))
+        a.wait(lambda: a.caches.pods.handled_resource_version == "199")
+        assert a.dataplane.running == 1
+
+
+def test_a_stop_beats_the_syncs_that_are_queued_and_the_worker_is_joined() -> None:
+    with agent(pods=[pod("a", "10.0.0.1")], held=True) as a:
+        assert a.dataplane.entered.acquire(timeout=PATIENCE)
+        a.transport.stream("networkpolicies").send("ADDED", policy("deny", version=2))
+        a.wait(lambda: a.controller.queue.statistics().reruns == 1)
+        a.stop.set()
+        a.dataplane.release_all()
+        for thread in a.threads:
+            thread.join(PATIENCE)
+            assert not thread.is_alive()
+        assert a.sync.report.total == 1
+        assert not [t for t in threading.enumerate() if "network-policy" in t.name]
+
+
+def test_a_periodic_sync_reads_the_kernel_and_repairs_it() -> None:
+    with agent(period=0.01, networkpolicies=[policy("deny")], pods=[pod("a", "10.0.0.1")]) as a:
+        a.settle()
+        a.dataplane.drift()
+        a.wait(lambda: len(a.dataplane.applied) > 1)
+        assert a.dataplane.applied[-1] == a.dataplane.applied[0]
+
+
+def test_without_a_change_nothing_is_written_and_the_kernel_is_not_read() -> None:
+    with agent(networkpolicies=[policy("deny")]) as a:
+        a.settle()
+        observed = a.dataplane.observed
+        a.controller.queue.add("full-sync")
+        a.wait(lambda: a.sync.report.total == 2)
+        assert len(a.dataplane.applied) == 1
+        assert a.dataplane.observed == observed
+
+
+def test_a_failed_apply_is_seen_and_tried_again_from_what_the_kernel_holds() -> None:
+    with agent(held=True) as a:
+        assert a.dataplane.entered.acquire(timeout=PATIENCE)
+        a.dataplane.failures = 1
+        a.dataplane.release()
+        a.wait(lambda: a.sync.report.failed_in_a_row == 1)
+        problem = _check_sync(a.sync)
+        assert problem is not None
+        assert "exit code 4" in problem
+        assert not a.state()["idle"]
+        a.dataplane.release_all()
+        a.wait(lambda: len(a.dataplane.applied) == 1)
+        a.settle()
+        assert a.dataplane.observed == 2
+        assert _check_sync(a.sync) is None
+
+
+def test_nothing_is_applied_while_the_server_cannot_be_listed() -> None:
+    transport = FakeTransport()
+    transport.broken = True
+    caches = _caches(transport)
+    dataplane = FakeDataplane()
+    sync = PolicySync(caches, dataplane, node="n1", families=(Family.IPV4,))
+    controller = _controller(caches, sync, 3600)
+    stop = Stop()
+    threads = threads_of(caches, controller, stop)
+    for thread in threads:
+        thread.start()
+    done = threading.Event()
+    while caches.pods.last_error is None:
+        done.wait(0.001)
+    assert "connection refused" in caches.pods.last_error
+    assert not controller.has_synced
+    stop.set()
+    for thread in threads:
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
+    assert not dataplane.applied
+    assert not dataplane.observed
+
+
+RUNNING = pod("a", "10.0.0.1", version=2)
+
+
+@pytest.mark.parametrize(
+    ("change", "matters"),
+    [
+        (RUNNING, False),
+        (pod("a", "10.0.0.2", version=2), True),
+        (pod("a", "10.0.0.1", version=2, app="web"), True),
+        (pod("a", "10.0.0.1", version=2, node="n2"), True),
+        (RUNNING | {"metadata": metadata("a", "x", 2) | {"annotations": {"k": "v"}}}, False),
+        (RUNNING | {"status": RUNNING["status"] | {"phase": "Succeeded"}}, True),
+        (RUNNING | {"status": RUNNING["status"] | {"conditions": []}}, False),
+    ],
+)
+def test_only_what_enforcement_sees_of_a_pod_causes_a_sync(change: Any, matters: bool) -> None:
+    with agent(pods=[pod("a", "10.0.0.1")]) as a:
+        a.settle()
+        a.transport.stream("pods").send("MODIFIED", change)
+        a.wait(lambda: a.caches.pods.handled_resource_version == "2")
+        a.settle()
+        assert a.sync.report.total == (2 if matters else 1)
+        assert a.state()["applied"]["pods"] == "2"
+
+
+def test_a_policy_whose_status_changes_causes_no_sync() -> None:
+    with agent(networkpolicies=[policy("deny")]) as a:
+        a.settle()
+        changed = {**policy("deny", version=2), "status": {"conditions": []}}
+        a.transport.stream("networkpolicies").send("MODIFIED", changed)
+        a.wait(lambda: a.caches.policies.handled_resource_version == "2")
+        a.settle()
+        assert a.sync.report.total == 1
+
+
+def test_a_problem_is_logged_once_and_the_others_are_enforced(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    bad = policy("bad", ingress=[{"ports": [{"port": 0}]}])
+    with agent(networkpolicies=[bad, policy("deny")], pods=[pod("a", "10.0.0.1")]) as a:
+        a.settle()
+        a.controller.queue.add("full-sync")
+        a.wait(lambda: a.sync.report.total == 2)
+    said = [r.getMessage() for r in caplog.records if "x/bad" in r.getMessage()]
+    assert said == [
+        (
+            "NetworkPolicy x/bad: spec.ingress[0].ports[0].port: 0 is not a port number from 1 to "
+            "65535; the port is left out"
+        )
+    ]
