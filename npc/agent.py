@@ -63,7 +63,7 @@ def run(options: Options) -> int:
     """
     client = load(options.kubeconfig)
     families = (Family.IPV4,)
-    dataplane = RestoreDataplane.for_node(options.iptables_mode, families)
+    dataplane = RestoreDataplane.open(options.iptables_mode, families)
     caches = _caches(client)
     sync = PolicySync(caches, dataplane, node=options.node, families=families)
     controller = _controller(caches, sync, options.sync_period)
@@ -74,9 +74,8 @@ def run(options: Options) -> int:
     manager.add(Group.CACHES, caches.pods, caches.namespaces, caches.policies)
     manager.add(Group.CONTROLLERS, controller)
     log.info(
-        "enforcing on node %s by %s; API server %s; health on %s:%d",
+        "enforcing on node %s; API server %s; health on %s:%d",
         options.node,
-        dataplane.description,
         client.host,
         *health.address,
     )
