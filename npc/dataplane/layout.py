@@ -1,0 +1,251 @@
+"""How a ruleset looks as chains of the filter table, and what such chains say when read back.
+
+In the spelling of ``iptables-save``; docs/adr/0003-kernel-layout.md says why it looks so.
+
+    INPUT, FORWARD, OUTPUT      rule 1 jumps to NPC-INPUT, NPC-FORWARD, NPC-OUTPUT
+    NPC-INPUT, -FORWARD, -OUTPUT  what needs no verdict returns at once; then, by two set lookups,
+                                a packet of an isolated pod goes to the dispatch of its direction
+    NPC-EGRESS, NPC-INGRESS     the dispatch: go to the chain that the pod is bound to
+    policy chains               a rule that allows returns; the end goes to the denial
+    NPC-DENY-EGRESS, -INGRESS   a pod may always reach itself; all else is refused
+
+A verdict of ours is "no objection" (return to where the dispatch was called, then to the rules of
+others) or a refusal. Nothing is ever accepted, and no mark is set.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from npc.dataplane.table import FilterTable, Options, options_of
+from npc.ruleset import (
+    PREFIX,
+    Binding,
+    Chain,
+    Direction,
+    Family,
+    Ports,
+    Protocol,
+    Rule,
+    SetKind,
+    SetRef,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from npc.ruleset import AddressSet, FamilyRules
+
+JUMPS = {hook: f"{PREFIX}{hook}" for hook in ("INPUT", "FORWARD", "OUTPUT")}
+"""Where each hook of the kernel leads to us."""
+
+DISPATCH = {direction: f"{PREFIX}{direction.name}" for direction in Direction}
+DENY = {direction: f"{PREFIX}DENY-{direction.name}" for direction in Direction}
+FIXED = frozenset([*JUMPS.values(), *DISPATCH.values(), *DENY.values()])
+"""The chains that are there whatever the policies say; all others of ours are policy chains."""
+
+_SIDE = {Direction.INGRESS: "dst", Direction.EGRESS: "src"}
+"""Where in a packet the isolated pod is. Its peer is on the other side."""
+_PEER = {Direction.INGRESS: "src", Direction.EGRESS: "dst"}
+
+_LENGTH = {Family.IPV4: 32, Family.IPV6: 128}
+_REFUSAL = {Family.IPV4: "icmp-port-unreachable", Family.IPV6: "icmp6-port-unreachable"}
+
+_SETTLED = "-m conntrack --ctstate RELATED,ESTABLISHED -j RETURN"
+_FROM_NODE = "-m addrtype --src-type LOCAL -j RETURN"
+# Without neighbour discovery (router and neighbour solicitation and advertisement, redirect) there
+# is no IPv6; conntrack does not track it. Its hop limit of 255 keeps it on one link.
+_LINK = {
+    Family.IPV4: (),
+    Family.IPV6: tuple(
+        f"-p ipv6-icmp -m icmp6 --icmpv6-type {number} -j RETURN" for number in range(133, 138)
+    ),
+}
+
+_LONGEST_COMMENT = 255
+_NOT_PLAIN = re.compile(r"[^ !#-\[\]-~]")
+
+
+def jump(hook: str) -> str:
+    """The rule that must be first in ``hook``."""
+    return f'-A {hook} -m comment --comment "npc: network policies" -j {JUMPS[hook]}'
+
+
+def fixed_chains(rules: FamilyRules) -> dict[str, list[str]]:
+    """The rules of every chain in ``FIXED``."""
+    members = {direction: rules.sets[name].entries for direction, name in rules.isolated.items()}
+    return {
+        **_entries(rules.family, rules.isolated),
+        **{DISPATCH[d]: _dispatch(d, bindings) for d, bindings in rules.bindings.items()},
+        **{DENY[d]: _deny(rules.family, d, members[d]) for d in members},
+    }
+
+
+def _entries(family: Family, isolated: Mapping[Direction, str]) -> dict[str, list[str]]:
+    """The first chains, where most packets leave us.
+
+    A packet of the node itself to a pod is seen in OUTPUT alone and always allowed. What else is
+    seen there with a pod's address are packets that IPVS sends on.
+    """
+    egress, ingress = (
+        f"-m set --match-set {isolated[direction]} {_SIDE[direction]} -j {DISPATCH[direction]}"
+        for direction in (Direction.EGRESS, Direction.INGRESS)
+    )
+    bodies = {
+        "INPUT": (_SETTLED, *_LINK[family], egress),
+        "FORWARD": (_SETTLED, *_LINK[family], egress, ingress),
+        "OUTPUT": (_FROM_NODE, _SETTLED, *_LINK[family], egress, ingress),
+    }
+    return {
+        JUMPS[hook]: [f"-A {JUMPS[hook]} {rule}" for rule in body] for hook, body in bodies.items()
+    }
+
+
+def _dispatch(direction: Direction, bindings: Iterable[Binding]) -> list[str]:
+    """Goto, not jump: what a policy chain allows returns to the entry chain, which goes on."""
+    return [
+        f"-A {DISPATCH[direction]} -m set --match-set {binding.members} {_SIDE[direction]}"
+        f" -g {binding.chain}"
+        for binding in bindings
+    ]
+
+
+def _deny(family: Family, direction: Direction, members: Iterable[str]) -> list[str]:
+    """Refuse what got here, except a pod's packets to itself.
+
+    A packet that conntrack cannot place is dropped: the reset that answers it could end an allowed
+    connection to which it does belong.
+    """
+    chain, length = DENY[direction], _LENGTH[family]
+    return [
+        *(
+            f"-A {chain} -s {address}/{length} -d {address}/{length} -j RETURN"
+            for address in sorted(members)
+        ),
+        f"-A {chain} -m conntrack --ctstate INVALID -j DROP",
+        f"-A {chain} -p tcp -j REJECT --reject-with tcp-reset",
+        f"-A {chain} -j REJECT --reject-with {_REFUSAL[family]}",
+    ]
+
+
+def chain_rules(chain: Chain) -> list[str]:
+    """The rules of a policy chain."""
+    return [
+        *(_rule(chain.name, chain.direction, rule) for rule in chain.rules),
+        f"-A {chain.name} -g {DENY[chain.direction]}",
+    ]
+
+
+def _rule(chain: str, direction: Direction, rule: Rule) -> str:
+    parts = [f"-A {chain}"]
+    if rule.ports:
+        protocol = rule.ports.protocol.value.lower()
+        parts.append(f"-p {protocol}")
+    if rule.peer:
+        endpoint = rule.peer.kind is SetKind.ENDPOINT
+        sides = "dst,dst" if endpoint else _PEER[direction]
+        parts.append(f"-m set --match-set {rule.peer.name} {sides}")
+    if rule.ports and rule.ports.first is not None:
+        parts.append(f"-m {protocol} --dport {_port_range(rule.ports.first, rule.ports.last)}")
+    parts.append(f'-m comment --comment "{_comment(rule.origin)}" -j RETURN')
+    return " ".join(parts)
+
+
+def _port_range(first: int, last: int | None) -> str:
+    return f"{first}" if last is None or last == first else f"{first}:{last}"
+
+
+def _comment(text: str) -> str:
+    """The text as far as a comment can hold it: printable ASCII without quotes, not too long."""
+    return _NOT_PLAIN.sub("?", text)[:_LONGEST_COMMENT]
+
+
+def as_read(chain: Chain) -> Chain | None:
+    """What ``read_chain`` returns once ``chain`` has been written; a long origin is cut short."""
+    kinds = {rule.peer.name: rule.peer.kind for rule in chain.rules if rule.peer}
+    return read_chain(chain.name, chain_rules(chain), kinds)
+
+
+def read_chain(name: str, rules: Iterable[str], kinds: Mapping[str, SetKind]) -> Chain | None:
+    """Read a policy chain back; ``None`` if it is not one that we would write.
+
+    ``kinds`` has the kind of every set of ours.
+    """
+    *allowed, end = [options_of(rule) for rule in rules] or [()]
+    direction = _ENDS.get(end)
+    if direction is None:
+        return None
+    found = [_read_rule(direction, options, kinds) for options in allowed]
+    whole = tuple(rule for rule in found if rule is not None)
+    return Chain(name, direction, whole) if len(whole) == len(found) else None
+
+
+_ENDS: dict[Options, Direction] = {(("-g", chain),): direction for direction, chain in DENY.items()}
+
+
+def _read_rule(direction: Direction, options: Options, kinds: Mapping[str, SetKind]) -> Rule | None:
+    by_flag = {option[0]: option[1:] for option in options}
+    try:
+        peer = ports = None
+        if found := by_flag.get("--match-set"):
+            peer = SetRef(found[0], kinds[found[0]])
+        if found := by_flag.get("-p"):
+            first, _, last = by_flag.get("--dport", ("",))[0].partition(":")
+            number = int(first) if first else None
+            ports = Ports(Protocol(found[0].upper()), number, int(last) if last else number)
+        rule = Rule(peer, ports, *by_flag.get("--comment", ("",)))
+    except (KeyError, ValueError, IndexError, TypeError):
+        return None
+    # Whatever was not understood above makes a difference here.
+    return rule if options_of(_rule("X", direction, rule)) == options else None
+
+
+def read_bindings(
+    table: FilterTable, family: Family, sets: Mapping[str, AddressSet]
+) -> dict[Direction, tuple[Binding, ...]] | None:
+    """Read the dispatch back; ``None`` unless every fixed chain and every jump is as written."""
+    isolated = {d: _called_from_forward(table, d) for d in Direction}
+    named = {d: name for d, name in isolated.items() if name in sets}
+    if len(named) != len(isolated) or not jumps_in_place(table):
+        return None
+    bindings = {d: _read_dispatch(table.chains.get(DISPATCH[d], ())) for d in Direction}
+    expected = {
+        **_entries(family, named),
+        **{DISPATCH[d]: _dispatch(d, found) for d, found in bindings.items()},
+        **{DENY[d]: _deny(family, d, sets[name].entries) for d, name in named.items()},
+    }
+    for name, rules in expected.items():
+        if _all_options(table.chains.get(name, ())) != _all_options(rules):
+            return None
+    return bindings
+
+
+def _called_from_forward(table: FilterTable, direction: Direction) -> str:
+    """The set whose members go to the dispatch of that direction, or an empty text."""
+    for rule in table.chains.get(JUMPS["FORWARD"], ()):
+        by_flag = {option[0]: option[1:] for option in options_of(rule)}
+        if by_flag.get("-j") == (DISPATCH[direction],):
+            return "".join(by_flag.get("--match-set", ())[:1])
+    return ""
+
+
+def _read_dispatch(rules: Iterable[str]) -> tuple[Binding, ...]:
+    """The bindings as far as the rules are of that form; the caller compares the rest."""
+    found = []
+    for rule in rules:
+        by_flag = {option[0]: option[1:] for option in options_of(rule)}
+        chain, members = by_flag.get("-g", ()), by_flag.get("--match-set", ())
+        found.append(Binding("".join(chain[:1]), "".join(members[:1])))
+    return tuple(found)
+
+
+def _all_options(rules: Iterable[str]) -> list[Options]:
+    return [options_of(rule) for rule in rules]
+
+
+def jumps_in_place(table: FilterTable) -> bool:
+    """Whether each hook's first rule is our jump, and nothing else leads to us."""
+    wanted = {(hook, 0): options_of(jump(hook)) for hook in JUMPS}
+    found = {(chain, place): options_of(rule) for chain, place, rule in table.references()}
+    return found == wanted

@@ -1,0 +1,194 @@
+"""The dataplane of iptables and ipset, by the tools that every distribution has.
+
+For each family: one call of ``ipset restore`` that only adds, one of ``iptables-restore --noflush``
+that changes all our chains in one transaction of the kernel, one of ``ipset restore`` that only
+takes away. Whatever fails or dies between two of them leaves old rules that see a few more
+addresses, or the new rules. The kernel is asked for its state and can answer after a restart too:
+chains are read back into the ruleset's own words.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING
+
+from npc.dataplane import DataplaneError, MissingToolError, layout, sets
+from npc.dataplane.mode import Mode, choose_mode, tool
+from npc.dataplane.table import FilterTable, parse_save
+from npc.dataplane.tools import LOCK_SECONDS, run_tool
+from npc.plan import FamilyState
+from npc.ruleset import AddressSet, Chain, Family, FamilyRules, SetKind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from npc.dataplane.tools import Run
+    from npc.plan import FamilyPlan, KernelState, Plan
+
+# The kernel may give a set free a moment after the rules that used it are gone.
+_DESTROY_TRIES = 10
+_DESTROY_PAUSE = 0.05
+
+log = logging.getLogger(__name__)
+
+
+class RestoreDataplane:
+    """``Dataplane`` over iptables-restore and ipset; for the families of ``families``."""
+
+    def __init__(self, mode: Mode, families: Iterable[Family], run: Run = run_tool) -> None:
+        self.mode = mode
+        self._families = tuple(families)
+        self._run = run
+        self._written: dict[Family, FamilyRules] = {}
+
+    @classmethod
+    def open(
+        cls, wanted_mode: str, families: Iterable[Family], run: Run = run_tool
+    ) -> RestoreDataplane:
+        """Choose the mode (``auto``, ``nft``, ``legacy``) and see that this machine can do it.
+
+        :raises MissingToolError: if a tool is absent, the kernel lacks a part, or we are not root
+        :raises DataplaneError: if the rules cannot be read for another reason
+        """
+        dataplane = cls(choose_mode(wanted_mode, run), families, run)
+        log.info("rules are written by iptables (%s) and ipset", dataplane.mode.value)
+        for family in dataplane._families:
+            dataplane._read_table(family)
+            # An empty transaction shows that the tool is there and may write.
+            dataplane._write_table(family, ["*filter", "COMMIT"])
+            sets.probe_sets(run, family)
+        return dataplane
+
+    def observe(self) -> KernelState:
+        """Read what the kernel holds of ours, repairing nothing.
+
+        A chain or set that enforces what was last written for it is returned as it was written,
+        where the kernel's way to spell it differs.
+        """
+        found = sets.read_sets(self._run)
+        return {family: self._observe_family(family, found[family]) for family in self._families}
+
+    def _observe_family(self, family: Family, found: dict[str, AddressSet]) -> FamilyState:
+        table = self._read_table(family)
+        kinds = {name: one.kind for name, one in found.items()}
+        written = self._written.get(family)
+        known_sets = written.sets if written else {}
+        known_chains = written.chains if written else {}
+        return FamilyState(
+            sets={
+                name: _known_set(one, known_sets.get(name), family) for name, one in found.items()
+            },
+            chains={
+                name: _known_chain(table, name, known_chains.get(name), kinds)
+                for name in table.ours
+                if name not in layout.FIXED
+            },
+            bindings=layout.read_bindings(table, family, found),
+        )
+
+    def apply(self, plan: Plan) -> None:
+        """Carry out the plan, a family at a time. A set that is still in use is left for later."""
+        for family_plan in plan.families:
+            self._apply_family(family_plan)
+
+    def _apply_family(self, plan: FamilyPlan) -> None:
+        family = plan.desired.family
+        sets.extend_sets(self._run, family, plan.create, plan.replace, plan.add)
+        if plan.changes_rules:
+            self._write_table(family, _transaction(self._read_table(family), plan))
+        sets.remove_entries(self._run, plan.remove)
+        for name in sets.destroy_sets(self._run, plan.destroy):
+            log.warning("the set %s is still in use and stays until a later sync", name)
+        self._written[family] = plan.desired
+
+    def cleanup(self) -> None:
+        """Remove everything of ours, in both modes and both families; see ``cleanup_node``."""
+        cleanup_node(self._run)
+        self._written.clear()
+
+    def _read_table(self, family: Family) -> FilterTable:
+        return parse_save(self._run([tool(self.mode, family, "save"), "-t", "filter"]))
+
+    def _write_table(self, family: Family, lines: list[str]) -> None:
+        _restore(self._run, self.mode, family, lines)
+
+
+def _known_set(found: AddressSet, known: AddressSet | None, family: Family) -> AddressSet:
+    return known if known and sets.as_read(known, family) == found else found
+
+
+def _known_chain(
+    table: FilterTable, name: str, known: Chain | None, kinds: Mapping[str, SetKind]
+) -> Chain | None:
+    found = layout.read_chain(name, table.chains[name], kinds)
+    return known if found and known and layout.as_read(known) == found else found
+
+
+def _transaction(table: FilterTable, plan: FamilyPlan) -> list[str]:
+    """All changes of chains and jumps, given the table as it is."""
+    chains = {chain.name: layout.chain_rules(chain) for chain in plan.write_chains}
+    if plan.write_dispatch:
+        chains |= layout.fixed_chains(plan.desired)
+    lines = ["*filter"]
+    # This creates a chain or empties it. Stale chains may lead to each other: empty them all first.
+    lines += (f":{name} - [0:0]" for name in (*chains, *plan.delete_chains))
+    for rules in chains.values():
+        lines += rules
+    if not layout.jumps_in_place(table):
+        lines += _deleted(table)
+        lines += (layout.jump(hook).replace("-A", "-I", 1) for hook in layout.JUMPS)
+    lines += (f"-X {name}" for name in plan.delete_chains)
+    return [*lines, "COMMIT"]
+
+
+def _deleted(table: FilterTable) -> list[str]:
+    """Commands that delete every rule of other programs' chains that leads to us."""
+    return [rule.replace("-A", "-D", 1) for _, _, rule in table.references()]
+
+
+def _restore(run: Run, mode: Mode, family: Family, lines: list[str]) -> None:
+    run(
+        [tool(mode, family, "restore"), "--noflush", "-w", str(LOCK_SECONDS)],
+        "\n".join(lines) + "\n",
+    )
+
+
+def cleanup_node(run: Run = run_tool, pause: Callable[[float], None] = time.sleep) -> None:
+    """Remove every jump, chain and set of ours in both modes and both families, nothing else.
+
+    Goes on where something fails, so that one part that cannot be removed does not keep the rest.
+
+    :raises DataplaneError: if something of ours may be left; all that went wrong is in its text
+    """
+    failures: list[str] = []
+    for mode in Mode:
+        for family in Family:
+            try:
+                _cleanup_table(run, mode, family)
+            except MissingToolError as error:
+                # What cannot be asked for holds nothing; if it is only that we are not root, the
+                # sets below tell.
+                log.debug("nothing to remove: %s", error)
+            except DataplaneError as error:
+                failures.append(str(error))
+    left = sets.all_names(sets.read_sets(run))
+    for _ in range(_DESTROY_TRIES):
+        left = sets.destroy_sets(run, left)
+        if not left:
+            break
+        pause(_DESTROY_PAUSE)
+    failures += (f"the set {name} is in use by rules that are not ours" for name in left)
+    if failures:
+        raise DataplaneError("; ".join(failures))
+
+
+def _cleanup_table(run: Run, mode: Mode, family: Family) -> None:
+    # Legacy iptables prints the tables that are there unless one is named: that would create it.
+    named = ["-t", "filter"] if mode is Mode.NFT else []
+    table = parse_save(run([tool(mode, family, "save"), *named]))
+    if not table.ours:
+        return
+    lines = ["*filter", *(f":{name} - [0:0]" for name in table.ours), *_deleted(table)]
+    lines += (f"-X {name}" for name in table.ours)
+    _restore(run, mode, family, [*lines, "COMMIT"])
