@@ -1,0 +1,157 @@
+"""The lab's cables and routes.
+
+    outside hosts --+
+                    +-- fabric (a router, and the control plane's address) -- node-1 -- pods
+    outside hosts --+                                                      -- node-2 -- pods
+
+Everything is inside namespaces whose names begin with the run's prefix; the host's own network is
+not touched. Pods have a ``/32`` address and reach their node by a link-local gateway, as with
+Calico; the node routes, so every packet to or from a pod passes the node's FORWARD chain.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+from dataclasses import dataclass, field
+
+from npc.lab import netns
+
+FABRIC_ADDRESSES = ("172.31.0.1", "fd00:172:31::1")
+"""The fabric's addresses: the nodes' default route, and where the control plane listens."""
+
+_FABRIC_LENGTHS = {4: 24, 6: 64}
+_GATEWAYS = {4: "169.254.1.1", 6: "fe80::1"}
+_HOST_LENGTHS = {4: 32, 6: 128}
+
+_SYSCTLS = {
+    "ipv4/ip_forward": "1",
+    "ipv4/conf/all/rp_filter": "0",
+    "ipv4/conf/default/rp_filter": "0",
+    "ipv6/conf/all/forwarding": "1",
+    "ipv6/conf/all/accept_dad": "0",
+    "ipv6/conf/default/accept_dad": "0",
+}
+
+
+@dataclass(frozen=True)
+class Host:
+    """Somewhere with addresses: a node, a pod or an outside host, and its namespace."""
+
+    namespace: str
+    addresses: tuple[str, ...]
+
+    def address(self, version: int) -> str | None:
+        """Its address of an IP version, if it has one."""
+        return next((a for a in self.addresses if ipaddress.ip_address(a).version == version), None)
+
+
+@dataclass
+class Topology:
+    """The namespaces of one run. ``prefix`` begins each of their names."""
+
+    prefix: str
+    nodes: dict[str, Host] = field(default_factory=dict)
+    outside: dict[str, Host] = field(default_factory=dict)
+
+    @property
+    def fabric(self) -> str:
+        """The fabric's namespace."""
+        return f"{self.prefix}fabric"
+
+    def build(self, nodes: list[str]) -> None:
+        """Make the fabric and the nodes; node N has 10.244.N.0/24 and fd00:10:244:N::/64."""
+        self.nodes = {
+            name: Host(f"{self.prefix}{name}", (f"172.31.0.{9 + n}", f"fd00:172:31::{9 + n:x}"))
+            for n, name in enumerate(nodes, 1)
+        }
+        netns.create([self.fabric, *(node.namespace for node in self.nodes.values())], _SYSCTLS)
+        netns.ip(
+            [
+                "link add br0 type bridge",
+                "link set br0 up",
+                *(f"addr add {_on_fabric(a)} dev br0" for a in FABRIC_ADDRESSES),
+            ],
+            self.fabric,
+        )
+        for n, node in enumerate(self.nodes.values(), 1):
+            port = f"n{n}"
+            netns.ip([_cable("eth0", node.namespace, port, self.fabric)])
+            v4, v6 = node.addresses
+            netns.ip(
+                [
+                    f"link set {port} master br0 up",
+                    f"route add 10.244.{n}.0/24 via {v4}",
+                    f"route add fd00:10:244:{n}::/64 via {v6}",
+                ],
+                self.fabric,
+            )
+            netns.ip(
+                [
+                    "link set eth0 up",
+                    *(f"addr add {_on_fabric(a)} dev eth0" for a in node.addresses),
+                    *(f"route add default via {a}" for a in FABRIC_ADDRESSES),
+                ],
+                node.namespace,
+            )
+
+    def add_outside(self, name: str, addresses: tuple[str, ...]) -> Host:
+        """Make a host outside the cluster and route its addresses."""
+        host = Host(f"{self.prefix}out-{name}", addresses)
+        self._attach(host, self.fabric, FABRIC_ADDRESSES)
+        self.outside[name] = host
+        return host
+
+    def add_pod(self, namespace: str, name: str, node: str, addresses: tuple[str, ...]) -> Host:
+        """Make a pod on a node. An address that another pod had is this pod's from now on."""
+        host = Host(f"{self.prefix}{namespace}.{name}", addresses)
+        parent = self.nodes[node]
+        self._attach(host, parent.namespace, parent.addresses)
+        return host
+
+    def remove(self, host: Host) -> None:
+        """Remove a pod or an outside host; its cables and routes go with it."""
+        netns.delete([host.namespace])
+        for name, found in list(self.outside.items()):
+            if found == host:
+                del self.outside[name]
+
+    def destroy(self) -> None:
+        """Remove every namespace of the run."""
+        netns.delete(netns.existing(self.prefix))
+
+    def _attach(self, host: Host, parent: str, sources: tuple[str, ...]) -> None:
+        """A namespace with a cable to its parent, which routes the host's addresses to it."""
+        netns.create([host.namespace], _SYSCTLS)
+        port = "v" + hashlib.sha256(host.namespace.encode()).hexdigest()[:10]
+        netns.ip([_cable("eth0", host.namespace, port, parent)])
+        parent_commands, own_commands = [f"link set {port} up"], ["link set eth0 up"]
+        for version, gateway in _GATEWAYS.items():
+            address = host.address(version)
+            if address is None:
+                continue
+            source = next(s for s in sources if ipaddress.ip_address(s).version == version)
+            length = _HOST_LENGTHS[version]
+            link = f"{gateway}/{'64' if version == 6 else length}"
+            at_once = "nodad" if version == 6 else ""
+            parent_commands += [
+                f"addr add {link} dev {port} {at_once}",
+                f"route replace {address}/{length} dev {port} src {source}",
+            ]
+            own_commands += [f"addr add {address}/{length} dev eth0 {at_once}"]
+            own_commands += [f"route add {gateway} dev eth0"] if version == 4 else []
+            own_commands += [f"route add default via {gateway} dev eth0 src {address}"]
+        netns.ip(parent_commands, parent)
+        netns.ip(own_commands, host.namespace)
+
+
+def _cable(end: str, namespace: str, other_end: str, other_namespace: str) -> str:
+    return (
+        f"link add {end} netns {namespace} type veth peer name {other_end} netns {other_namespace}"
+    )
+
+
+def _on_fabric(address: str) -> str:
+    """The address with the fabric's prefix length, usable at once."""
+    version = ipaddress.ip_address(address).version
+    return f"{address}/{_FABRIC_LENGTHS[version]}{' nodad' if version == 6 else ''}"
