@@ -115,7 +115,9 @@ def _deny(family: Family, direction: Direction, members: Iterable[str]) -> list[
     """Refuse what got here, except a pod's packets to itself.
 
     A packet that conntrack cannot place is dropped: the reset that answers it could end an allowed
-    connection to which it does belong.
+    connection to which it does belong. Where the destination was translated (a service), TCP gets
+    an ICMP error like all the rest, since the kernel sends a reset on a bridge without translating
+    it back. Elsewhere a reset is better: the kernel limits the rate of ICMP errors.
     """
     chain, length = DENY[direction], _LENGTH[family]
     return [
@@ -124,7 +126,7 @@ def _deny(family: Family, direction: Direction, members: Iterable[str]) -> list[
             for address in sorted(members)
         ),
         f"-A {chain} -m conntrack --ctstate INVALID -j DROP",
-        f"-A {chain} -p tcp -j REJECT --reject-with tcp-reset",
+        f"-A {chain} -p tcp -m conntrack ! --ctstate DNAT -j REJECT --reject-with tcp-reset",
         f"-A {chain} -j REJECT --reject-with {_REFUSAL[family]}",
     ]
 

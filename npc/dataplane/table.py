@@ -80,18 +80,16 @@ def parse_save(saved: str) -> FilterTable:
 
 
 def options_of(rule: str) -> Options:
-    """The options of a rule that is printed as ``-A CHAIN ...``."""
-    grouped: list[list[str]] = []
-    tokens = list(_TOKEN.finditer(rule))
-    for match in tokens[2:]:
+    """The options of a rule printed as ``-A CHAIN ...``; a negated one begins with ``!``."""
+    found: list[list[str]] = []
+    negated = ""
+    for match in list(_TOKEN.finditer(rule))[2:]:
         quoted, bare = match.groups()
-        if bare is None:
-            grouped[-1].append(_ESCAPED.sub(r"\1", quoted))
-        elif bare.startswith("-") and len(bare) > 1:
-            grouped.append([bare])
-        elif grouped:
-            grouped[-1].append(bare)
+        if bare == "!":
+            negated = bare
+        elif bare is not None and (bare.startswith("-") or not found):
+            found.append([negated + bare])
+            negated = ""
         else:
-            # A leading `!`, which only rules of others have.
-            grouped.append([bare])
-    return tuple(sorted(tuple(option) for option in grouped if option[0] != "-m"))
+            found[-1].append(bare if bare is not None else _ESCAPED.sub(r"\1", quoted))
+    return tuple(sorted(tuple(option) for option in found if option[0] != "-m"))
