@@ -109,6 +109,11 @@ class Lan:
             length = 24 if family is Family.IPV4 else 64
         nodad = "" if family is Family.IPV4 else " nodad"
         gateway = self.node.address
+        for host in (self.node, self.a, self.b):
+            with host.namespace:
+                # Without it, IPv6 waits a second or two before it may use an address.
+                _sysctl("net/ipv6/conf/all/accept_dad", 0)
+                _sysctl("net/ipv6/conf/default/accept_dad", 0)
         with self.node.namespace:
             if bridged:
                 ip(
