@@ -30,9 +30,10 @@ class Mode(enum.Enum):
     LEGACY = "legacy"
 
 
-def tool(mode: Mode, family: Family, verb: str) -> str:
-    """The name of a tool: ``iptables-nft-restore``."""
-    return f"{_NAMES[family]}-{mode.value}-{verb}"
+def tool(mode: Mode, family: Family, verb: str | None = None) -> str:
+    """The name of a tool: ``iptables-nft-restore``, or ``iptables-nft`` without a verb."""
+    name = f"{_NAMES[family]}-{mode.value}"
+    return f"{name}-{verb}" if verb else name
 
 
 def choose_mode(wanted: str, run: Run) -> Mode:

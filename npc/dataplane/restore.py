@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from npc.dataplane import DataplaneError, MissingToolError, layout, sets
 from npc.dataplane.mode import Mode, choose_mode, tool
-from npc.dataplane.table import FilterTable, parse_save
+from npc.dataplane.table import FilterTable, parse_save, rules_of
 from npc.dataplane.tools import LOCK_SECONDS, run_tool
 from npc.plan import FamilyState
 from npc.ruleset import AddressSet, Chain, Family, FamilyRules, SetKind
@@ -41,6 +41,7 @@ class RestoreDataplane:
         self._families = tuple(families)
         self._run = run
         self._written: dict[Family, FamilyRules] = {}
+        self._strays: dict[Family, dict[str, tuple[str, ...]]] = {}
 
     @classmethod
     def open(
@@ -71,6 +72,7 @@ class RestoreDataplane:
 
     def _observe_family(self, family: Family, found: dict[str, AddressSet]) -> FamilyState:
         table = self._read_table(family)
+        self._strays[family] = table.strays(layout.JUMPS)
         kinds = {name: one.kind for name, one in found.items()}
         written = self._written.get(family)
         known_sets = written.sets if written else {}
@@ -96,7 +98,7 @@ class RestoreDataplane:
         family = plan.desired.family
         sets.extend_sets(self._run, family, plan.create, plan.replace, plan.add)
         if plan.changes_rules:
-            self._write_table(family, _transaction(self._read_table(family), plan))
+            self._write_table(family, _transaction(self._read_hooks(family), plan))
         sets.remove_entries(self._run, plan.remove)
         for name in sets.destroy_sets(self._run, plan.destroy):
             log.warning("the set %s is still in use and stays until a later sync", name)
@@ -110,6 +112,17 @@ class RestoreDataplane:
     def _read_table(self, family: Family) -> FilterTable:
         return parse_save(self._run([tool(self.mode, family, "save"), "-t", "filter"]))
 
+    def _read_hooks(self, family: Family) -> FilterTable:
+        """What leads to us: the hooks as they are, the rest as it was last observed.
+
+        To print the whole table takes longer than everything else in a small change of many rules.
+        """
+        chains = dict(self._strays.pop(family, {}))
+        for hook in layout.JUMPS:
+            argv = [tool(self.mode, family), "-w", str(LOCK_SECONDS), "-S", hook]
+            chains[hook] = rules_of(self._run(argv))
+        return FilterTable(chains)
+
     def _write_table(self, family: Family, lines: list[str]) -> None:
         _restore(self._run, self.mode, family, lines)
 
@@ -121,6 +134,8 @@ def _known_set(found: AddressSet, known: AddressSet | None, family: Family) -> A
 def _known_chain(
     table: FilterTable, name: str, known: Chain | None, kinds: Mapping[str, SetKind]
 ) -> Chain | None:
+    if known and layout.chain_rules(known) == list(table.chains[name]):
+        return known
     found = layout.read_chain(name, table.chains[name], kinds)
     return known if found and known and layout.as_read(known) == found else found
 

@@ -14,7 +14,7 @@ from npc.dataplane import DataplaneError
 from npc.ruleset import PREFIX
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
 Options = tuple[tuple[str, ...], ...]
 """Each flag with its arguments, sorted."""
@@ -46,6 +46,14 @@ class FilterTable:
                 if PREFIX in rule and _leads_to_us(options_of(rule)):
                     yield chain, place, rule
 
+    def strays(self, hooks: Collection[str]) -> dict[str, tuple[str, ...]]:
+        """By chain, the rules that lead to us from anywhere but the hooks."""
+        found: dict[str, tuple[str, ...]] = {}
+        for chain, _, rule in self.references():
+            if chain not in hooks:
+                found[chain] = (*found.get(chain, ()), rule)
+        return found
+
 
 def _leads_to_us(options: Options) -> bool:
     return any(
@@ -53,6 +61,11 @@ def _leads_to_us(options: Options) -> bool:
         for option in options
         if len(option) > 1
     )
+
+
+def rules_of(listed: str) -> tuple[str, ...]:
+    """The rules in what ``iptables -S CHAIN`` printed, in order."""
+    return tuple(line for line in listed.splitlines() if line.startswith("-A "))
 
 
 def parse_save(saved: str) -> FilterTable:

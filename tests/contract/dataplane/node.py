@@ -58,7 +58,7 @@ class Node:
 
     def iptables(self, rule: str) -> None:
         """What another program does: arguments of iptables."""
-        name = tool(self.mode, self.family, "").removesuffix("-")
+        name = tool(self.mode, self.family)
         subprocess.run([name, "-w", "5", *rule.split()], check=True)
 
     def saved(self, mode: Mode | None = None, family: Family | None = None) -> list[str]:
@@ -107,7 +107,7 @@ class Wrapped:
         """Do ``action`` instead at that call of any tool, counted from 1."""
         count = self._directory / "count"
         count.write_text("")
-        names = [tool(m, f, v) for m in Mode for f in Family for v in ("save", "restore")]
+        names = [tool(m, f, v) for m in Mode for f in Family for v in (None, "save", "restore")]
         for name in [*names, "ipset"]:
             self.replace(
                 name,

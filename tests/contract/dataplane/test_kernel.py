@@ -191,6 +191,35 @@ def test_altered_jumps_and_dispatch_are_noticed_and_repaired(node: Node, change:
     assert node.ours() == before
 
 
+def test_strays_in_chains_of_others_are_removed(node: Node) -> None:
+    node.sync(samples.simple(node.family, 1))
+    before = node.ours()
+    for rule in (
+        "-N KUBE-X",
+        "-A KUBE-X -p tcp -j NPC-FORWARD",
+        "-A KUBE-X -j NPC-FORWARD",
+        "-N NPC-STALE",
+        "-A KUBE-X -g NPC-STALE",
+    ):
+        node.iptables(rule)
+    node.sync(samples.simple(node.family, 1))
+    assert node.ours() == before
+    assert make_plan(node.dataplane.observe(), samples.simple(node.family, 1)).empty
+
+
+def test_a_stray_that_left_by_itself_is_found_out_by_the_retry(node: Node) -> None:
+    desired = samples.simple(node.family, 1)
+    node.iptables("-N KUBE-X")
+    node.iptables("-N NPC-STALE")
+    node.iptables("-A KUBE-X -j NPC-STALE")
+    plan = make_plan(node.dataplane.observe(), desired)
+    node.iptables("-F KUBE-X")
+    with pytest.raises(DataplaneError, match="-D KUBE-X"):
+        node.dataplane.apply(plan)
+    node.sync(desired)
+    assert node.dataplane.observe() == state_of(desired)
+
+
 def test_all_chains_gone_is_repaired(node: Node) -> None:
     desired = samples.simple(node.family, 1)
     node.sync(desired)

@@ -159,7 +159,7 @@ class Lan:
 
     def iptables(self, rule: str) -> None:
         """What another program does on the node."""
-        name = tool(self.mode, self.family, "").removesuffix("-")
+        name = tool(self.mode, self.family)
         self.node.run(name, "-w", "5", *rule.split())
 
     def block(self, host: Host) -> str:
