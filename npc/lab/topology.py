@@ -28,7 +28,9 @@ _SYSCTLS = {
     "ipv4/ip_forward": "1",
     "ipv4/conf/all/rp_filter": "0",
     "ipv4/conf/default/rp_filter": "0",
+    "ipv4/icmp_ratelimit": "0",  # every refusal is to come at once
     "ipv6/conf/all/forwarding": "1",
+    "ipv6/icmp/ratelimit": "0",
     "ipv6/conf/all/accept_dad": "0",
     "ipv6/conf/default/accept_dad": "0",
 }
@@ -77,12 +79,13 @@ class Topology:
         for n, node in enumerate(self.nodes.values(), 1):
             port = f"n{n}"
             netns.ip([_cable("eth0", node.namespace, port, self.fabric)])
-            v4, v6 = node.addresses
             netns.ip(
                 [
                     f"link set {port} master br0 up",
-                    f"route add 10.244.{n}.0/24 via {v4}",
-                    f"route add fd00:10:244:{n}::/64 via {v6}",
+                    *(
+                        f"route add {r} via {a}"
+                        for r, a in zip(_pod_ranges(n), node.addresses, strict=True)
+                    ),
                 ],
                 self.fabric,
             )
@@ -94,6 +97,12 @@ class Topology:
                 ],
                 node.namespace,
             )
+
+    def pod_networks(self, node: str) -> list[ipaddress.IPv4Network | ipaddress.IPv6Network]:
+        """The ranges of a node's pods, one of each IP version."""
+        return [
+            ipaddress.ip_network(text) for text in _pod_ranges(1 + list(self.nodes).index(node))
+        ]
 
     def add_outside(self, name: str, addresses: tuple[str, ...]) -> Host:
         """Make a host outside the cluster and route its addresses."""
@@ -149,6 +158,10 @@ def _cable(end: str, namespace: str, other_end: str, other_namespace: str) -> st
     return (
         f"link add {end} netns {namespace} type veth peer name {other_end} netns {other_namespace}"
     )
+
+
+def _pod_ranges(number: int) -> tuple[str, str]:
+    return f"10.244.{number}.0/24", f"fd00:10:244:{number}::/64"
 
 
 def _on_fabric(address: str) -> str:

@@ -12,6 +12,8 @@ import asyncio
 import contextlib
 import enum
 import errno
+import ipaddress
+import itertools
 import os
 import secrets
 import socket
@@ -33,11 +35,14 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 SILENCE = 1.0
-"""Seconds without an answer after which a probe counts as denied."""
+"""Seconds without an answer after which a probe counts as denied, where no other bound is given."""
 
 _RESEND = 0.25
 # Once a connection stands the packets do pass; a busy machine may take its time to echo.
 _ECHO_PATIENCE = 20.0
+# Every datagram probe comes from a port of its own: connection tracking remembers a flow for
+# minutes and lets what looks like more of it pass, whatever the policies say by now.
+_SOURCE_PORTS = range(20_000, 60_000)
 _REFUSED = {errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.EACCES, errno.ECONNRESET, errno.EPERM}
 _FAMILIES = {4: socket.AF_INET, 6: socket.AF_INET6}
 _ANY = {4: "0.0.0.0", 6: "::"}  # noqa: S104 - inside the pod's own namespace
@@ -62,13 +67,22 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Probe:
-    """From a host's namespace to an address and port."""
+    """From a host's namespace to an address and port.
+
+    ``patience`` is how many seconds of silence mean that it is denied. Whoever expects it to be
+    allowed can afford many, so that a busy machine makes no false denial.
+    """
 
     source: Host
     address: str
-    version: int
     port: int
     protocol: Protocol
+    patience: float = SILENCE
+
+    @property
+    def version(self) -> int:
+        """The IP version of the address."""
+        return ipaddress.ip_address(self.address).version
 
 
 class Traffic:
@@ -79,6 +93,7 @@ class Traffic:
         self._thread = threading.Thread(target=self._loop.run_forever, name="traffic", daemon=True)
         self._servers: dict[tuple[str, int, Protocol], list[_Server]] = {}
         self._inits: dict[int, asyncio.Future[None]] = {}
+        self._source_ports = itertools.cycle(_SOURCE_PORTS)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -184,7 +199,7 @@ class Traffic:
     async def _probe_tcp(self, probe: Probe) -> Verdict:
         payload = secrets.token_bytes(16)
         with self._socket(probe, socket.SOCK_STREAM) as sock:
-            async with asyncio.timeout(SILENCE):
+            async with asyncio.timeout(probe.patience):
                 await self._loop.sock_connect(sock, (probe.address, probe.port))
             async with asyncio.timeout(_ECHO_PATIENCE):
                 await self._loop.sock_sendall(sock, payload)
@@ -199,9 +214,10 @@ class Traffic:
     async def _probe_udp(self, probe: Probe) -> Verdict:
         payload = secrets.token_bytes(16)
         with self._socket(probe, socket.SOCK_DGRAM) as sock:
+            sock.bind((_ANY[probe.version], next(self._source_ports)))
             # Connected, so that an ICMP error reaches us.
             await self._loop.sock_connect(sock, (probe.address, probe.port))
-            async with asyncio.timeout(SILENCE):
+            async with asyncio.timeout(probe.patience):
                 while True:
                     await self._loop.sock_sendall(sock, payload)
                     with contextlib.suppress(TimeoutError):
@@ -212,10 +228,10 @@ class Traffic:
     async def _probe_sctp(self, probe: Probe) -> Verdict:
         tag = secrets.randbits(32) | 1
         seen = self._inits[tag] = self._loop.create_future()
-        packet = sctp.init_packet(1024 + secrets.randbelow(60_000), probe.port, tag)
+        packet = sctp.init_packet(next(self._source_ports), probe.port, tag)
         try:
             with self._socket(probe, socket.SOCK_RAW, sctp.PROTOCOL) as sock:
-                async with asyncio.timeout(SILENCE):
+                async with asyncio.timeout(probe.patience):
                     while True:
                         await self._loop.sock_sendto(sock, packet, (probe.address, 0))
                         with contextlib.suppress(TimeoutError):

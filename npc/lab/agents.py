@@ -1,0 +1,121 @@
+"""The real agent, ``npc run``, as a process in a node's namespace.
+
+It dies with the lab, even if that is killed. What it logs goes to a file, whose end is shown when
+something goes wrong.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+from npc.lab import netns
+from npc.lab.netns import LabError, UnusableMachineError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_HEALTH = ("127.0.0.1", 20245)  # each node has its own loopback
+_LOG_LINES = 12
+_STOP_SECONDS = 10.0
+_UNUSABLE = 2
+
+
+class AgentError(LabError):
+    """An agent ended, or does not do its work; the message holds the end of its log."""
+
+
+class Agent:
+    """The agent of one node."""
+
+    def __init__(self, node: str, namespace: str, kubeconfig: Path, mode: str, log: Path) -> None:
+        self.node = node
+        self.log = log
+        self._namespace = namespace
+        self._command = [
+            *("ip", "netns", "exec", namespace),
+            *("setpriv", "--pdeathsig", "KILL"),
+            *(sys.executable, "-m", "npc", "run"),
+            *("--kubeconfig", str(kubeconfig), "--node-name", node),
+            *("--iptables-mode", mode, "--health-address", "{}:{}".format(*_HEALTH)),
+        ]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it. It is killed when the calling thread ends, so that must be a lasting one."""
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self.log.parent,
+                start_new_session=True,  # the terminal's Ctrl-C is for the lab, not for it
+            )
+
+    @property
+    def pid(self) -> int:
+        """Its process.
+
+        :raises AgentError: if it does not run
+        """
+        if self._process is None:
+            raise self.failure("was not started")
+        return self._process.pid
+
+    def kill(self) -> None:
+        """End it as kill -9 does."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> None:
+        """Ask it to end, and see that it does."""
+        self._end(signal.SIGTERM)
+
+    def ask_to_stop(self) -> None:
+        """Ask it to end without waiting for that."""
+        if self._process is not None:
+            self._process.terminate()
+
+    def _end(self, number: signal.Signals) -> None:
+        if self._process is None:
+            return
+        process, self._process = self._process, None
+        process.send_signal(number)
+        try:
+            process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def get(self, path: str) -> Any:
+        """What its health server answers, as JSON; ``None`` if nothing listens there yet.
+
+        :raises AgentError: if it has ended
+        :raises UnusableMachineError: if it ended because this machine cannot enforce
+        """
+        code = None if self._process is None else self._process.poll()
+        if code is not None:
+            failure = self.failure(f"ended with exit code {code}")
+            raise UnusableMachineError(str(failure)) if code == _UNUSABLE else failure
+
+        def ask() -> Any:
+            connection = http.client.HTTPConnection(*_HEALTH, timeout=5)
+            with contextlib.closing(connection):
+                connection.request("GET", path)
+                return json.loads(connection.getresponse().read())
+
+        try:
+            return netns.inside(self._namespace, ask)
+        except (ConnectionError, TimeoutError, http.client.HTTPException):
+            return None
+
+    def failure(self, what: str) -> AgentError:
+        """An error that says what is wrong with this agent and shows the end of its log."""
+        lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
+        end = "\n".join(f"  | {line}" for line in lines[-_LOG_LINES:])
+        return AgentError(f"the agent of {self.node} {what}; the end of its log:\n{end}")
