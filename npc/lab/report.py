@@ -44,7 +44,8 @@ def print_scenario(
             mark,
             scenario.name,
             (f"  {len(results)} probes in {seconds:.1f} s", "dim"),
-        )
+        ),
+        soft_wrap=True,
     )
     for result in wrong:
         probe, outcome = result.probe, result.outcome

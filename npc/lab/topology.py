@@ -55,6 +55,8 @@ class Topology:
     prefix: str
     nodes: dict[str, Host] = field(default_factory=dict)
     outside: dict[str, Host] = field(default_factory=dict)
+    _cables: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """By a host's namespace, its parent's and the name of the cable's end there."""
 
     @property
     def fabric(self) -> str:
@@ -119,7 +121,10 @@ class Topology:
         return host
 
     def remove(self, host: Host) -> None:
-        """Remove a pod or an outside host; its cables and routes go with it."""
+        """Remove a pod or an outside host; its cable and routes go with it."""
+        # The kernel takes a namespace apart later; the cable must be gone before the next is laid.
+        parent, port = self._cables.pop(host.namespace)
+        netns.ip([f"link del {port}"], parent)
         netns.delete([host.namespace])
         for name, found in list(self.outside.items()):
             if found == host:
@@ -134,6 +139,7 @@ class Topology:
         netns.create([host.namespace], _SYSCTLS)
         port = "v" + hashlib.sha256(host.namespace.encode()).hexdigest()[:10]
         netns.ip([_cable("eth0", host.namespace, port, parent)])
+        self._cables[host.namespace] = (parent, port)
         parent_commands, own_commands = [f"link set {port} up"], ["link set eth0 up"]
         for version, gateway in _GATEWAYS.items():
             address = host.address(version)
