@@ -178,7 +178,8 @@ def _describe(compiled: Compiled, plan: Plan) -> str:
 def describe_state(sync: PolicySync, caches: Caches, idle: Callable[[], bool]) -> dict[str, Any]:
     """How far enforcement has come, for ``/debug/state``.
 
-    ``applied`` is, by kind, the resourceVersion up to which every event is in force. Where nothing
+    ``handled`` is, by kind, the resourceVersion up to which every event has been taken in, and
+    ``applied`` that up to which every event is in force. Where nothing
     waits, that is all that was handled: events that enforcement does not notice need no sync.
     """
     handled = caches.handled_versions()
@@ -186,6 +187,7 @@ def describe_state(sync: PolicySync, caches: Caches, idle: Callable[[], bool]) -
     report = sync.report
     in_force = settled and report.last_error is None and report.last_success_seconds is not None
     return {
+        "handled": handled,
         "applied": handled if in_force else dict(report.versions),
         "idle": settled,
         "syncs": report.total,

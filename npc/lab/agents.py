@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -31,11 +32,18 @@ class AgentError(LabError):
 
 
 class Agent:
-    """The agent of one node."""
+    """The agent of one node; its files are in ``directory``."""
 
-    def __init__(self, node: str, namespace: str, kubeconfig: Path, mode: str, log: Path) -> None:
+    def __init__(
+        self, node: str, namespace: str, kubeconfig: Path, mode: str, directory: Path
+    ) -> None:
         self.node = node
-        self.log = log
+        self.log = directory / f"agent-{node}.log"
+        self.options: list[str] = []
+        """More options of ``npc run``, for the next start."""
+        # The lock that iptables takes is a file, so without this all nodes would share one.
+        self.environment = {"XTABLES_LOCKFILE": str(directory / f"xtables-{node}.lock")}
+        """What the next start has in its environment besides ours."""
         self._namespace = namespace
         self._command = [
             *("ip", "netns", "exec", namespace),
@@ -50,7 +58,8 @@ class Agent:
         """Start it. It is killed when the calling thread ends, so that must be a lasting one."""
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                self._command,
+                [*self._command, *self.options],
+                env=os.environ | self.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -72,25 +81,25 @@ class Agent:
         """End it as kill -9 does."""
         self._end(signal.SIGKILL)
 
-    def stop(self) -> None:
-        """Ask it to end, and see that it does."""
-        self._end(signal.SIGTERM)
+    def stop(self) -> int | None:
+        """Ask it to end, and see that it does; its exit code, if it ran."""
+        return self._end(signal.SIGTERM)
 
     def ask_to_stop(self) -> None:
         """Ask it to end without waiting for that."""
         if self._process is not None:
             self._process.terminate()
 
-    def _end(self, number: signal.Signals) -> None:
+    def _end(self, number: signal.Signals) -> int | None:
         if self._process is None:
-            return
+            return None
         process, self._process = self._process, None
         process.send_signal(number)
         try:
-            process.wait(_STOP_SECONDS)
+            return process.wait(_STOP_SECONDS)
         except subprocess.TimeoutExpired:
             process.kill()
-            process.wait()
+            return process.wait()
 
     def get(self, path: str) -> Any:
         """What its health server answers, as JSON; ``None`` if nothing listens there yet.

@@ -110,7 +110,16 @@ class Cluster:
             self.api.delete("pods", name, namespace)
             self.kubelet.sync(namespace, name)
 
-    # -- agents --------------------------------------------------------------------------------
+    # -- control plane and agents --------------------------------------------------------------
+
+    def start_control_plane(self) -> None:
+        """Serve the API: on the machine's loopback, for us, and in the fabric, for the agents."""
+        self.api.start()
+        self.api.serve(_listen(self.topology.fabric, FABRIC_ADDRESSES[0]))
+
+    def stop_control_plane(self) -> None:
+        """Let nobody reach the API any more; its objects stay."""
+        self.api.stop()
 
     def settle(self) -> float:
         """Wait until every agent enforces all that was written; the seconds that took.
@@ -188,17 +197,16 @@ def cluster(run: Run, nodes: Sequence[str], *, mode: str = "nft") -> Iterator[Cl
         topology.build(list(nodes))
         traffic = stack.enter_context(Traffic())
         api = ApiServer()
-        api.start()
         stack.callback(api.stop)
-        api.serve(_listen(topology.fabric, FABRIC_ADDRESSES[0]))
         config = run.directory / "agent-kubeconfig"
         config.write_text(api.kubeconfig(f"http://{FABRIC_ADDRESSES[0]}:{_API_PORT}"))
         made = Cluster(api, topology, traffic)
+        made.start_control_plane()
         stack.callback(_stop, made.agents)
         for name, node in topology.nodes.items():
             api.create(_node_manifest(name, node))
-            log = run.directory / f"agent-{name}.log"
-            agent = made.agents[name] = Agent(name, node.namespace, config, mode, log)
+            agent = Agent(name, node.namespace, config, mode, run.directory)
+            made.agents[name] = agent
             agent.start()
         made.settle()
         yield made

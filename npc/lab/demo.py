@@ -17,6 +17,7 @@ from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
+from npc.lab.agents import AgentError
 from npc.lab.cluster import Cluster, cluster
 from npc.lab.runs import Run
 from npc.lab.traffic import Probe, Verdict
@@ -98,6 +99,7 @@ def demo(mode: str) -> int:
                 _ALLOW,
                 closed,
             )
+            console.print()
             console.print(
                 f"The node always reaches its own pods, as probes must. Rules are written by "
                 f"iptables-{mode} and ipset.",
@@ -155,6 +157,7 @@ def _apply(
     console: Console, lab: Cluster, title: str, policy: dict[str, Any], before: Reach
 ) -> Reach:
     """Apply a policy, say how long it took to be in force, and show what changed."""
+    console.print()
     console.print(Rule(f"[bold]{title}[/]", align="left"))
     text = yaml.safe_dump(policy, sort_keys=False).strip()
     console.print(Padding(Syntax(text, "yaml", background_color="default"), (0, 0, 0, 2)))
@@ -189,7 +192,7 @@ _MARKS = {
 
 def _print_reach(console: Console, reach: Reach, before: Reach | None) -> None:
     table = Table(title=None, header_style="bold", pad_edge=False, padding=(0, 1))
-    table.add_column(f"TCP {PORT}   from \\ to", no_wrap=True)
+    table.add_column(f"TCP {PORT}: from \\ to", no_wrap=True)
     for target in reach.targets:
         table.add_column(target, justify="center", no_wrap=True)
     for source in reach.sources:
@@ -261,7 +264,11 @@ def _wait(console: Console, lab: Cluster) -> None:
     def show() -> None:
         before = None
         for _ in sys.stdin:
-            lab.settle()
+            try:
+                lab.settle()
+            except AgentError as error:
+                console.print(Text(str(error), style="red"))
+                continue
             now = _reach(lab)
             _print_reach(console, now, before)
             before = now

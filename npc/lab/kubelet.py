@@ -143,7 +143,7 @@ class Kubelet:
             # Only a scheduler may do this, which the API cannot tell us apart from by itself.
             bound = {"spec": {"nodeName": node}}
             self._api.patch("pods", name, bound, namespace, validate=False)
-        self._api.patch("pods", name, {"status": _running(status, where, host)}, namespace)
+        self._api.patch("pods", name, {"status": _running(pod, where, host)}, namespace)
         return RunningPod(meta["uid"], node, host, host_network)
 
     def _stop(self, pod: RunningPod) -> None:
@@ -172,9 +172,9 @@ class Kubelet:
         return tuple(found)
 
 
-def _running(status: dict[str, Any], node: Host, host: Host) -> dict[str, Any]:
+def _running(pod: dict[str, Any], node: Host, host: Host) -> dict[str, Any]:
     """The status of a started pod: it runs, unless its object says that it has ended."""
-    phase = status.get("phase")
+    phase = pod["status"].get("phase")
     return {
         "phase": phase if phase in {"Succeeded", "Failed"} else "Running",
         "hostIP": node.addresses[0],
@@ -182,6 +182,17 @@ def _running(status: dict[str, Any], node: Host, host: Host) -> dict[str, Any]:
         "podIP": host.addresses[0],
         "podIPs": [{"ip": address} for address in host.addresses],
         "conditions": [{"type": "Ready", "status": "True"}],
+        "containerStatuses": [
+            {
+                "name": container["name"],
+                "image": container["image"],
+                "imageID": "",
+                "ready": True,
+                "restartCount": 0,
+                "state": {"running": {}},
+            }
+            for container in pod["spec"]["containers"]
+        ],
     }
 
 
