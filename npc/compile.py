@@ -244,7 +244,8 @@ class _FamilyCompiler:
         self, direction: Direction, rule: PolicyRule, pod: Pod
     ) -> Iterator[tuple[SetRef | None, Ports | None]]:
         peers = (None,) if rule.peers is None else self._peer_sets(rule.peers)
-        for port in rule.ports or (None,):
+        # Missing lists are everything; lists of which nothing could be understood are nothing.
+        for port in (None,) if rule.ports is None else rule.ports:
             if port is None:
                 for peer in peers:
                     yield peer, None
@@ -256,7 +257,7 @@ class _FamilyCompiler:
                     for peer in peers:
                         yield peer, Ports(port.protocol, number, number)
             else:
-                for target in rule.peers or (None,):
+                for target in (None,) if rule.peers is None else rule.peers:
                     yield self._endpoints(target, port), None
 
     def _peer_sets(self, peers: tuple[Peer, ...]) -> tuple[SetRef | None, ...]:
