@@ -1,0 +1,213 @@
+"""What the real agent promises, held against a real kernel: one node, two pods, real packets."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.e2e.clusters import policy, reached, small_cluster, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from npc.lab.cluster import Cluster
+
+pytestmark = pytest.mark.netns
+
+
+@pytest.fixture(params=["nft", "legacy"])
+def mode(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+@pytest.fixture
+def lab(mode: str) -> Iterator[Cluster]:
+    with small_cluster(mode) as made:
+        yield made
+
+
+class Gate:
+    """Stands before the tool that writes rules: while it is shut, a sync goes on and on."""
+
+    def __init__(self, directory: Path, mode: str) -> None:
+        self._shut = directory / "shut"
+        self._entered = directory / "entered"
+        tool = f"iptables-{mode}-restore"
+        shim = directory / tool
+        shim.write_text(
+            f"#!/bin/sh\necho >> {self._entered}\n"
+            f"while [ -e {self._shut} ]; do sleep 0.01; done\n"
+            f'PATH="${{PATH#{directory}:}}" exec {tool} "$@"\n'
+        )
+        shim.chmod(0o755)
+        self.path = f"{directory}:{os.environ['PATH']}"
+
+    def shut(self) -> None:
+        self._shut.touch()
+
+    def open(self) -> None:
+        self._shut.unlink()
+
+    @property
+    def entered(self) -> int:
+        """How often somebody came to the gate."""
+        return len(self._entered.read_text().splitlines()) if self._entered.exists() else 0
+
+
+@pytest.fixture
+def gate(lab: Cluster, mode: str, tmp_path: Path) -> Gate:
+    """A gate that the agent's writes go through."""
+    made = Gate(tmp_path, mode)
+    agent = lab.agents["node-1"]
+    agent.stop()
+    agent.environment["PATH"] = made.path
+    agent.start()
+    lab.settle()
+    return made
+
+
+def _syncs(lab: Cluster) -> int:
+    return int(lab.agents["node-1"].get("/debug/state")["syncs"])
+
+
+def _seen(lab: Cluster, version: int) -> bool:
+    return int(lab.agents["node-1"].get("/debug/state")["handled"]["networkpolicies"]) >= version
+
+
+def test_a_hundred_changes_during_a_sync_cost_exactly_one_more(lab: Cluster, gate: Gate) -> None:
+    before, entered = _syncs(lab), gate.entered
+    gate.shut()
+    lab.apply(policy(80))
+    wait_until(lambda: gate.entered > entered)
+    for number in range(100):
+        lab.apply(policy(1000 + number))
+    lab.apply(policy(81))
+    last = lab.api.resource_version
+    # The watch goes on though the sync does not: handlers wait for nothing.
+    wait_until(lambda: _seen(lab, last))
+    assert _syncs(lab) == before
+    gate.open()
+    lab.settle()
+    assert _syncs(lab) == before + 2
+    assert reached(lab) == {81}
+
+
+def test_a_stop_wins_over_queued_changes(lab: Cluster, gate: Gate) -> None:
+    agent = lab.agents["node-1"]
+    entered = gate.entered
+    gate.shut()
+    lab.apply(policy(80))
+    wait_until(lambda: gate.entered > entered)
+    lab.apply(policy(81))
+    version = lab.api.resource_version
+    wait_until(lambda: _seen(lab, version))
+    during = gate.entered
+    agent.ask_to_stop()
+    wait_until(lambda: "stopping" in agent.log.read_text())
+    gate.open()
+    assert agent.stop() == 0
+    assert gate.entered == during
+    assert reached(lab) == {80}  # what was being written was written whole, and stays
+
+
+def test_a_killed_agent_leaves_the_old_rules_or_the_new_and_a_restart_converges(
+    lab: Cluster,
+) -> None:
+    agent = lab.agents["node-1"]
+    chance = random.Random(4)
+    old: set[int] = {80}
+    lab.apply(policy(80))
+    lab.settle()
+    for new in ({81}, {80}, set[int](), {81}, {80}):
+        lab.apply(policy(*new))
+        # A sync takes some tens of milliseconds, so these moments fall before, within and after.
+        subprocess.run(["sleep", str(chance.uniform(0, 0.05))], check=True)
+        agent.kill()
+        assert reached(lab) in (old, new)
+        agent.start()
+        lab.settle()
+        assert reached(lab) == new
+        old = new
+
+
+def test_without_the_api_server_the_rules_stay_and_its_return_is_noticed(lab: Cluster) -> None:
+    agent = lab.agents["node-1"]
+    lab.apply(policy(80))
+    lab.settle()
+    lab.stop_control_plane()
+    assert reached(lab) == {80}
+    agent.stop()
+    agent.start()  # and now it has never seen the API server
+    wait_until(lambda: agent.get("/debug/state") is not None)
+    assert reached(lab) == {80}
+    lab.start_control_plane()
+    lab.apply(policy(81))
+    lab.settle()
+    assert reached(lab) == {81}
+
+
+def test_what_others_did_to_the_rules_is_repaired_by_the_next_periodic_sync(
+    lab: Cluster, mode: str
+) -> None:
+    agent = lab.agents["node-1"]
+    lab.apply(policy(80))
+    lab.settle()
+    agent.stop()
+    agent.options = ["--sync-period", "1s"]
+    agent.start()
+    lab.settle()
+    node = lab.topology.nodes["node-1"].namespace
+    iptables = ["ip", "netns", "exec", node, f"iptables-{mode}", "-w", "5"]
+    subprocess.run([*iptables, "-F"], check=True)
+    subprocess.run([*iptables, "-A", "INPUT", "-s", "192.0.2.1", "-j", "ACCEPT"], check=True)
+    wait_until(lambda: reached(lab) == {80})
+    rules = subprocess.run([*iptables, "-S"], check=True, capture_output=True, text=True).stdout
+    assert "192.0.2.1" in rules
+
+
+def test_a_policy_that_makes_no_sense_closes_its_pods_and_harms_no_other(lab: Cluster) -> None:
+    lab.api.create(
+        {
+            "apiVersion": "networking.k8s.io/v1",
+            "kind": "NetworkPolicy",
+            "metadata": {"namespace": "x", "name": "senseless"},
+            "spec": {
+                "podSelector": {"matchLabels": {"app": "server"}},
+                "ingress": [{"ports": [{"port": 80, "protocol": "CARRIER-PIGEON"}]}],
+            },
+        },
+        validate=False,
+    )
+    lab.settle()
+    assert reached(lab) == set()
+    assert "x/senseless" in lab.agents["node-1"].log.read_text()
+    lab.apply(policy(81))
+    lab.settle()
+    assert reached(lab) == {81}
+
+
+def test_cleanup_removes_all_that_is_ours_and_nothing_else(lab: Cluster, mode: str) -> None:
+    lab.apply(policy(80))
+    lab.settle()
+    agent = lab.agents["node-1"]
+    agent.stop()
+    node = lab.topology.nodes["node-1"].namespace
+    inside = ["ip", "netns", "exec", node]
+    subprocess.run(
+        [*inside, f"iptables-{mode}", "-w", "5", "-A", "INPUT", "-s", "192.0.2.1", "-j", "ACCEPT"],
+        check=True,
+    )
+    subprocess.run([*inside, "ipset", "create", "others", "hash:ip"], check=True)
+    subprocess.run([*inside, sys.executable, "-m", "npc", "cleanup"], check=True)
+    for command in ([f"iptables-{mode}-save"], ["ipset", "save"]):
+        left = subprocess.run([*inside, *command], check=True, capture_output=True, text=True)
+        assert "NPC-" not in left.stdout
+        assert ("192.0.2.1" in left.stdout) or ("others" in left.stdout)
+    assert reached(lab) == {80, 81}
