@@ -86,6 +86,8 @@ class FieldError:
     """The field, as `spec.ingress[0].from[1]`."""
     message: str
     """The complaint without the path."""
+    recent: bool = False
+    """Older API servers let this pass, so that their clusters hold such objects."""
 
     def __str__(self) -> str:
         return f"{self.path}: {self.message}"
@@ -117,7 +119,7 @@ def forbidden_field(path: str, why: str) -> FieldError:
 
 def not_supported(path: str, value: Any, allowed: Sequence[str]) -> FieldError:
     """`field.NotSupported`."""
-    choices = ", ".join(show(choice) for choice in sorted(allowed))
+    choices = ", ".join(show(choice) for choice in allowed)
     return FieldError(
         "FieldValueNotSupported",
         path,

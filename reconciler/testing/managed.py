@@ -255,7 +255,8 @@ def apply(
     )
     if mine is not None:
         kept = set(wanted).union(*(owner.fields for owner in others))
-        for path in sorted(mine.fields - kept, key=len, reverse=True):
+        # Whole list elements first: once its keys are gone, an element cannot be found any more.
+        for path in sorted(mine.fields - kept, key=lambda path: path[-1] != _ITSELF):
             if path[-1] != _ITSELF or not any(
                 other[: len(path) - 1] == path[:-1] for other in kept
             ):
@@ -289,7 +290,7 @@ def _settle_conflicts(
     causes = [
         {
             "reason": "FieldManagerConflict",
-            "message": f'conflict with "{owner.manager}" using {owner.api_version}',
+            "message": f"conflict with {_who(owner)}",
             "field": _spell(path),
         }
         for owner, path in conflicts
@@ -297,11 +298,24 @@ def _settle_conflicts(
     if len(causes) == 1:
         text = f"1 conflict: {causes[0]['message']}: {causes[0]['field']}"
     else:
-        first = conflicts[0][0]
-        fields = "".join(f"\n- {cause['field']}" for cause in causes)
-        whom = f'conflicts with "{first.manager}" using {first.api_version}'
-        text = f"{len(causes)} conflicts: {whom}:{fields}"
+        fields: dict[str, str] = {}
+        for owner, path in conflicts:
+            fields[_who(owner)] = fields.get(_who(owner), "") + f"\n- {_spell(path)}"
+        whom = "\n".join(f"conflicts with {who}:{paths}" for who, paths in fields.items())
+        text = f"{len(causes)} conflicts: {whom}"
     raise ApiError(409, f"Apply failed with {text}", details={"causes": causes})
+
+
+def _who(owner: Owner) -> str:
+    """An owner as conflicts name it. Go: `printManager`."""
+    text = f'"{owner.manager}"'
+    if owner.subresource:
+        text += f' with subresource "{owner.subresource}"'
+    if owner.operation == "Update":
+        text += f" using {owner.api_version}"
+        if owner.time:
+            text += f" at {owner.time}"
+    return text
 
 
 def _spell(path: Path) -> str:

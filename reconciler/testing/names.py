@@ -21,7 +21,8 @@ _SUBDOMAIN: Final = rf"{_LABEL}(\.{_LABEL})*"
 _QUALIFIED: Final = r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
 _VALUE: Final = rf"({_QUALIFIED})?"
 _CIDR: Final = re.compile(r"^[0-9A-Fa-f:.]+/[0-9]{1,3}$")
-CIDR_COMPLAINT: Final = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)"
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 def dns_label(value: str) -> list[str]:
@@ -115,14 +116,31 @@ def port_name(value: str) -> list[str]:
     return complaints
 
 
-def parse_cidr(value: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
-    """The network of a CIDR, or None. Host bits may be set, as the real API allows."""
+def parse_cidr(value: str) -> Network | None:
+    """The network of a CIDR, or None. Host bits may be set."""
     if not _CIDR.match(value):
         return None
     try:
         return ipaddress.ip_network(value, strict=False)
     except ValueError:
         return None
+
+
+def cidr_block(value: str) -> list[str]:
+    """`IsValidCIDRForLegacyField`."""
+    if parse_cidr(value) is None:
+        return ["must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)"]
+    return []
+
+
+def host_bits(value: str) -> list[str]:
+    """What `IsValidCIDR` asks beyond that: no bits after the prefix."""
+    network = parse_cidr(value)
+    if network is not None:
+        address = ipaddress.ip_address(value.partition("/")[0])
+        if address != network.network_address:
+            return ["must not have bits set beyond the prefix length"]
+    return []
 
 
 def is_address(value: str) -> bool:

@@ -65,22 +65,20 @@ def target_of(request: Request, registry: Registry) -> Target | None:
 
 
 def selector_of(request: Request, target: Target) -> Selector:
-    """Label and field selector, and the name of a single watched object. Raises `ApiError` 400."""
+    """Label and field selector. Raises `ApiError` 400."""
     resource = target.resource
     kind = f"{resource.api_version}, Kind={resource.kind}"
     terms = parse_fields(request.query.get("fieldSelector", ""), resource.fields, kind)
-    if target.name:
-        terms += parse_fields(f"metadata.name={target.name}", resource.fields, kind)
     return Selector(parse_labels(request.query.get("labelSelector", "")), terms)
 
 
 def verbs_of(request: Request, target: Target) -> tuple[str, ...]:
     """What the request is, from the general to the specific. Raises `ApiError` 405."""
     if request.method == "GET":
-        if request.flag("watch"):
-            return ("watch", "watchlist") if request.flag("sendInitialEvents") else ("watch",)
         if target.name:
             return ("get",)
+        if request.flag("watch"):
+            return ("watch", "watchlist") if request.flag("sendInitialEvents") else ("watch",)
         return ("list", "continue") if request.query.get("continue") else ("list",)
     verb = _VERBS.get(request.method)
     if verb == "delete" and not target.name:

@@ -210,6 +210,9 @@ class Router:
 
     def _list(self, request: wire.Request, target: Target) -> wire.Response:
         resource = target.resource
+        if "sendInitialEvents" in request.query:
+            complaint = errors.forbidden_field("sendInitialEvents", "is forbidden for list")
+            raise errors.invalid("ListOptions", "meta.k8s.io", "", [complaint])
         selector = selector_of(request, target)
         limit = whole_number(request, "limit")
         token = request.query.get("continue", "")

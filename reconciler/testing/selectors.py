@@ -37,9 +37,9 @@ class Requirement:
         value = labels.get(self.key)
         match self.op:
             case "in":
-                return value in self.values
+                return isinstance(value, str) and value in self.values
             case "notin":
-                return value not in self.values
+                return not (isinstance(value, str) and value in self.values)
             case "exists":
                 return value is not None
             case "missing":
@@ -50,7 +50,7 @@ class Requirement:
     def _compares(self, value: str | None) -> bool:
         try:
             left, right = int(value or ""), int(next(iter(self.values)))
-        except ValueError:
+        except (ValueError, TypeError):
             return False
         return left > right if self.op == ">" else left < right
 
@@ -84,15 +84,10 @@ class Selector:
                 return False
         if not self.labels:
             return True
-        labels = obj["metadata"].get("labels") or {}
+        found = obj["metadata"].get("labels")
+        # An object that was let in unchecked may have anything in place of its labels.
+        labels = found if isinstance(found, dict) else {}
         return all(requirement.matches(labels) for requirement in self.labels)
-
-    def exact_name(self) -> str:
-        """The one name that a `metadata.name=` condition asks for, or the empty string."""
-        for term in self.fields:
-            if term.equal and term.path == ("metadata", "name"):
-                return term.value
-        return ""
 
 
 def parse_labels(text: str) -> tuple[Requirement, ...]:

@@ -69,7 +69,7 @@ class ApiServer:
     `clock` (seconds since the epoch) stamps objects.
 
     A stopped server can be started again: on the same port, with the same objects.
-    Errors of the API come out of the methods as `ApiError`.
+    What the API refuses raises `ApiError`; a kind or resource that nobody registered, `LookupError`.
     """
 
     def __init__(
@@ -201,7 +201,7 @@ class ApiServer:
         """Store a new object; returns it as stored. A missing namespace means `default`."""
         resource = self._registry.of(obj)
         namespace = (obj.get("metadata") or {}).get("namespace", "")
-        options = Options(trusted=True, validate=validate)
+        options = Options(trusted=True, validate=validate, strict=validate)
         return _copy(self._writes.create(resource, namespace, obj, options).raw)
 
     def apply(self, obj: Object, *, validate: bool = True) -> Object:
@@ -221,7 +221,7 @@ class ApiServer:
             wanted = clone(obj)
             wanted["metadata"].pop("resourceVersion", None)
             wanted["metadata"].pop("uid", None)
-            options = Options(trusted=True, validate=validate)
+            options = Options(trusted=True, validate=validate, strict=validate)
             stored = self._writes.update(
                 resource, namespace, meta["name"], lambda _: wanted, options=options
             )
@@ -255,7 +255,7 @@ class ApiServer:
                     now = timestamp(self._clock())
                     return managed.apply(old, change, "testing", found.schema, force=True, now=now)
 
-        options = Options(trusted=True, validate=validate, applied=kind == "apply")
+        options = Options(trusted=True, validate=validate, strict=validate, applied=kind == "apply")
         return _copy(self._writes.update(found, namespace, name, patched, options=options).raw)
 
     def delete(self, resource: str, name: str, namespace: str = "") -> None:

@@ -28,6 +28,13 @@ class Column:
     wide: bool = False
     type: str = "string"
 
+    def show(self, obj: Object) -> Any:
+        """The cell for `obj`; an object that was let in unchecked must not spoil the table."""
+        try:
+            return self.cell(obj)
+        except (AttributeError, TypeError, ValueError):
+            return "<invalid>"
+
 
 def _at(*path: str, default: Any = "<none>") -> Callable[[Object], Any]:
     def cell(obj: Object) -> Any:
@@ -217,7 +224,7 @@ class View:
         columns = _COLUMNS.get(resource.key, (_NAME, _AGE))
         rows = []
         for obj in objects:
-            row: Object = {"cells": [column.cell(obj) for column in columns]}
+            row: Object = {"cells": [column.show(obj) for column in columns]}
             if self.include != "None":
                 row["object"] = obj if self.include == "Object" else _partial(obj)
             rows.append(row)

@@ -8,6 +8,8 @@ select; it is no replica of all of Kubernetes' rules.
 
 from __future__ import annotations
 
+from dataclasses import replace
+from ipaddress import IPv4Network, IPv6Network
 from typing import TYPE_CHECKING, Any, Final
 
 from reconciler.testing.errors import (
@@ -18,10 +20,12 @@ from reconciler.testing.errors import (
     required,
 )
 from reconciler.testing.names import (
-    CIDR_COMPLAINT,
+    Network,
     check,
+    cidr_block,
     dns_label,
     dns_subdomain,
+    host_bits,
     is_address,
     label_value,
     parse_cidr,
@@ -31,11 +35,11 @@ from reconciler.testing.names import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from reconciler.testing.objects import Object
 
-PROTOCOLS: Final = ("SCTP", "TCP", "UDP")
+PROTOCOLS: Final = ("TCP", "UDP", "SCTP")
 
 
 # --- every object
@@ -89,8 +93,10 @@ def unchanged(path: str, new: Any, old: Any) -> list[FieldError]:
 # --- NetworkPolicy
 
 
-def network_policy(obj: Object, _old: Object | None) -> list[FieldError]:
-    """Go: `ValidateNetworkPolicySpec`."""
+def network_policy(obj: Object, old: Object | None) -> list[FieldError]:
+    """Go: `ValidateNetworkPolicySpec`, `ValidateNetworkPolicyUpdate`."""
+    # What an older server has let in may stay through an update.
+    kept = frozenset(_cidrs(old)) if old is not None else frozenset[str]()
     spec = obj["spec"]
     errors = label_selector(spec["podSelector"], "spec.podSelector")
     for direction, peers in (("ingress", "from"), ("egress", "to")):
@@ -99,7 +105,7 @@ def network_policy(obj: Object, _old: Object | None) -> list[FieldError]:
             for index, port in enumerate(rule.get("ports") or []):
                 errors += _policy_port(port, f"{path}.ports[{index}]")
             for index, peer in enumerate(rule.get(peers) or []):
-                errors += _policy_peer(peer, f"{path}.{peers}[{index}]")
+                errors += _policy_peer(peer, f"{path}.{peers}[{index}]", kept)
     types = spec.get("policyTypes") or []
     if len(types) > 2:
         errors.append(
@@ -107,9 +113,9 @@ def network_policy(obj: Object, _old: Object | None) -> list[FieldError]:
         )
         return errors
     errors += [
-        not_supported("spec.policyTypes", kind, ("Egress", "Ingress"))
-        for kind in types
-        if kind not in ("Egress", "Ingress")
+        not_supported(f"spec.policyTypes[{at}]", kind, ("Ingress", "Egress"))
+        for at, kind in enumerate(types)
+        if kind not in ("Ingress", "Egress")
     ]
     return errors
 
@@ -137,7 +143,7 @@ def _policy_port(port: Object, path: str) -> list[FieldError]:
     return errors
 
 
-def _policy_peer(peer: Object, path: str) -> list[FieldError]:
+def _policy_peer(peer: Object, path: str, kept: frozenset[str]) -> list[FieldError]:
     errors = []
     if not peer:
         return [required(path, "must specify a peer")]
@@ -145,36 +151,48 @@ def _policy_peer(peer: Object, path: str) -> list[FieldError]:
         if field in peer:
             errors += label_selector(peer[field], f"{path}.{field}")
     if "ipBlock" in peer:
-        errors += _ip_block(peer["ipBlock"], f"{path}.ipBlock")
+        errors += _ip_block(peer["ipBlock"], f"{path}.ipBlock", kept)
         if len(peer) > 1:
             errors.append(forbidden_field(path, "may not specify both ipBlock and another peer"))
     return errors
 
 
-def _ip_block(block: Object, path: str) -> list[FieldError]:
+def _cidrs(policy: Object) -> Iterator[str]:
+    for direction, peers in (("ingress", "from"), ("egress", "to")):
+        for rule in policy["spec"].get(direction) or []:
+            for peer in rule.get(peers) or []:
+                block = peer.get("ipBlock") or {}
+                yield from (block.get("cidr", ""), *(block.get("except") or []))
+
+
+def _cidr(value: str, path: str, kept: frozenset[str]) -> list[FieldError]:
+    errors = check(path, value, cidr_block)
+    if not errors and value not in kept:
+        errors = [replace(error, recent=True) for error in check(path, value, host_bits)]
+    return errors
+
+
+def _ip_block(block: Object, path: str, kept: frozenset[str]) -> list[FieldError]:
     cidr = block.get("cidr", "")
     if not cidr:
         return [required(f"{path}.cidr")]
+    errors = _cidr(cidr, f"{path}.cidr", kept)
     network = parse_cidr(cidr)
-    if network is None:
-        return [invalid_value(f"{path}.cidr", cidr, CIDR_COMPLAINT)]
-    errors = []
     for at, value in enumerate(block.get("except") or []):
         field = f"{path}.except[{at}]"
+        errors += _cidr(value, field, kept)
         hole = parse_cidr(value)
-        if hole is None:
-            errors.append(invalid_value(field, value, CIDR_COMPLAINT))
-        elif (
-            hole == network
-            or hole.version != network.version
-            or hole not in _subnets(network, hole)
-        ):
+        if network and hole and (hole == network or not _within(hole, network)):
             errors.append(invalid_value(field, value, "must be a strict subset of `cidr`"))
     return errors
 
 
-def _subnets(network: Any, hole: Any) -> tuple[Any, ...]:
-    return (hole,) if hole.subnet_of(network) else ()
+def _within(hole: Network, network: Network) -> bool:
+    if isinstance(hole, IPv4Network) and isinstance(network, IPv4Network):
+        return hole.subnet_of(network)
+    if isinstance(hole, IPv6Network) and isinstance(network, IPv6Network):
+        return hole.subnet_of(network)
+    return False
 
 
 def label_selector(selector: Object, path: str) -> list[FieldError]:

@@ -33,7 +33,9 @@ class Options:
     """How a write is to be taken."""
 
     trusted: bool = False
-    """The caller is the test, not a client: `status` is kept as given."""
+    """The caller is the test, not a client: `status` is kept as given, and what older servers let
+    in is let in.
+    """
     validate: bool = True
     """False lets malformed objects in."""
     strict: bool = False
@@ -80,6 +82,9 @@ class Writes:
         obj = _decoded(resource, obj, options)
         meta = obj["metadata"]
         _place(resource, namespace, "", meta)
+        if meta.get("resourceVersion") and not options.trusted:
+            message = "resourceVersion should not be set on objects to be created"
+            raise errors.ApiError(500, message)
         if meta.get("generateName") and not meta.get("name"):
             meta["name"] = meta["generateName"] + "".join(random.choices(_SUFFIX, k=5))  # noqa: S311
         for field in (
@@ -380,20 +385,27 @@ def _keep_what_is_not_theirs(
         meta["managedFields"] = clone(old["metadata"]["managedFields"])
 
 
+def _well_shaped(resource: Resource, obj: Object | None) -> bool:
+    """Whether every field has its type; false of what was let in unchecked."""
+    found = Decoded()
+    if obj is not None:
+        decode(obj, resource.schema, found)
+    return not found.type_error
+
+
 def _complete(resource: Resource, obj: Object, old: Object | None, options: Options) -> None:
     """Set defaults, then validate. Raises `ApiError` 422."""
-    shape = Decoded()
-    decode(obj, resource.schema, shape)
-    if resource.set_defaults is not None and not shape.type_error:
+    if resource.set_defaults is not None and _well_shaped(resource, obj):
         resource.set_defaults(obj)
     if not options.validate:
-        if not obj["metadata"].get("name"):
-            raise errors.bad_request("metadata.name is required")
+        for field in ("name", "namespace") if resource.namespaced else ("name",):
+            if not (obj["metadata"].get(field) and isinstance(obj["metadata"][field], str)):
+                raise errors.bad_request(f"metadata.{field} must be a string, even unvalidated")
         return
     rule = validation.name_rule(resource.plural)
     complaints = validation.metadata(obj, namespaced=resource.namespaced, name_rule=rule)
     if resource.validate is not None:
-        complaints += resource.validate(obj, old)
+        complaints += resource.validate(obj, old if _well_shaped(resource, old) else None)
     if old is not None and "deletionTimestamp" in old["metadata"]:
         held = set(old["metadata"].get("finalizers") or ())
         new = [item for item in obj["metadata"].get("finalizers") or () if item not in held]
@@ -404,6 +416,8 @@ def _complete(resource: Resource, obj: Object, old: Object | None, options: Opti
                 f"[]string{{{', '.join(map(errors.show, new))}}}"
             )
             complaints.append(errors.forbidden_field("metadata.finalizers", why))
+    if options.trusted:
+        complaints = [complaint for complaint in complaints if not complaint.recent]
     if complaints:
         name = obj["metadata"].get("name", "")
         raise errors.invalid(resource.kind, resource.group, name, complaints)
