@@ -71,8 +71,9 @@ class Reach:
 def demo(mode: str) -> int:
     """Show a policy that closes a namespace, and one that opens a way; the exit code."""
     console = _console()
-    console.print(Rule("[bold]NetworkPolicy at work: real agents, real packets[/]", align="left"))
     with Run() as run:
+        title = "[bold]NetworkPolicy at work: real agents, real packets[/]"
+        console.print(Rule(title, align="left"))
         console.print("Making a cluster out of network namespaces ...", style="dim")
         started = time.monotonic()
         with cluster(run, ["node-1", "node-2"], mode=mode) as lab:
