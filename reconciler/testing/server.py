@@ -69,7 +69,7 @@ class ApiServer:
     `clock` (seconds since the epoch) stamps objects.
 
     A stopped server can be started again: on the same port, with the same objects.
-    What the API refuses raises `ApiError`; a kind or resource that nobody registered, `LookupError`.
+    What the API refuses raises `ApiError`; a kind that nobody registered, `LookupError`.
     """
 
     def __init__(
