@@ -39,7 +39,7 @@ class FakeClock:
             condition.wait()
         finally:
             with self._lock:
-                del self._waiters[mine]
+                self._waiters.pop(mine, None)
 
     def step(self, seconds: float) -> None:
         """Move the clock and wake everyone whose time has come."""
