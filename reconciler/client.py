@@ -20,6 +20,7 @@ from urllib.parse import quote, urlencode
 import kubernetes.client
 import kubernetes.config
 import urllib3
+import yaml
 from urllib3.exceptions import HTTPError
 
 if TYPE_CHECKING:
@@ -238,19 +239,19 @@ def load(kubeconfig: str | None = None, *, context: str | None = None) -> Client
         if kubeconfig is None:
             kubernetes.config.load_incluster_config(configuration)
         else:
-            _require_file(kubeconfig)
+            _require_mapping(kubeconfig)
             kubernetes.config.load_kube_config(
                 kubeconfig, context, configuration, persist_config=False
             )
     except kubernetes.config.ConfigException as error:
         raise ConfigurationError(_unusable(kubeconfig, str(error))) from error
     except (ValueError, TypeError, AttributeError, KeyError) as error:
-        # What the official client raises for a file that is YAML but no kubeconfig, or no YAML.
+        # What the official client raises for a mapping that is no kubeconfig.
         raise ConfigurationError(_unusable(kubeconfig, f"{error}")) from error
     return Client(kubernetes.client.ApiClient(configuration))
 
 
-def _require_file(kubeconfig: str) -> None:
+def _require_mapping(kubeconfig: str) -> None:
     try:
         text = Path(kubeconfig).read_text()
     except (OSError, UnicodeDecodeError) as error:
@@ -258,6 +259,12 @@ def _require_file(kubeconfig: str) -> None:
         raise ConfigurationError(_unusable(kubeconfig, reason)) from error
     if not text.strip():
         raise ConfigurationError(_unusable(kubeconfig, "is empty"))
+    try:
+        found = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigurationError(_unusable(kubeconfig, f"is not YAML: {error}")) from error
+    if not isinstance(found, dict):
+        raise ConfigurationError(_unusable(kubeconfig, "is YAML, but not a mapping"))
 
 
 def _unusable(kubeconfig: str | None, reason: str) -> str:

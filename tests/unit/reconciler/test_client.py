@@ -1,0 +1,161 @@
+"""How the client is configured, what it says when it cannot, and how it behaves on the wire."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+
+from reconciler.client import (
+    ApiError,
+    ConfigurationError,
+    Resource,
+    TransportError,
+    load,
+)
+from reconciler.testing import ApiServer, Refuse
+from tests.unit.reconciler.scripted import PATIENCE
+
+PODS = Resource("", "v1", "pods", "Pod")
+POLICIES = Resource("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy")
+NODES = Resource("", "v1", "nodes", "Node", namespaced=False)
+
+
+def test_paths() -> None:
+    assert PODS.path() == "/api/v1/pods"
+    assert PODS.path("x") == "/api/v1/namespaces/x/pods"
+    assert POLICIES.path("x") == "/apis/networking.k8s.io/v1/namespaces/x/networkpolicies"
+    assert NODES.path("x") == "/api/v1/nodes"
+    assert (str(PODS), str(POLICIES)) == ("pods", "networkpolicies.networking.k8s.io")
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (None, "No such file or directory"),
+        ("", "is empty"),
+        ("just words", "not a mapping"),
+        ("a: [", "is not YAML: .*\n.*expected the node content"),
+        ("apiVersion: v1\nkind: Config\n", "current-context"),
+        ("current-context: a\ncontexts: []\n", "Expected object with name a"),
+    ],
+)
+def test_a_kubeconfig_that_cannot_be_used_is_named_with_the_reason(
+    tmp_path: Path, text: str | None, reason: str
+) -> None:
+    path = tmp_path / "config"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(ConfigurationError, match=reason) as error:
+        load(str(path))
+    assert str(error.value).startswith(f"kubeconfig {path}: ")
+
+
+def test_without_a_service_account_the_message_says_what_to_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    with pytest.raises(ConfigurationError, match="name a kubeconfig file"):
+        load()
+
+
+def _kubeconfig(tmp_path: Path, url: str) -> str:
+    path = tmp_path / "config"
+    path.write_text(
+        f"""\
+clusters: [{{name: c, cluster: {{server: "{url}"}}}}]
+users: [{{name: u, user: {{token: secret}}}}]
+contexts: [{{name: c, context: {{cluster: c, user: u}}}}]
+current-context: c
+"""
+    )
+    return str(path)
+
+
+def test_a_server_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+    client = load(_kubeconfig(tmp_path, url))
+    with pytest.raises(TransportError, match=f"{url}: .*refused"):
+        client.list(PODS, None, {})
+
+
+def test_a_refusal_carries_the_servers_words_and_its_wish_to_be_left_alone(tmp_path: Path) -> None:
+    with ApiServer() as server:
+        client = load(_kubeconfig(tmp_path, server.url))
+        server.faults.add(Refuse(429, retry_after=7))
+        with pytest.raises(ApiError, match="429 TooManyRequests") as error:
+            client.list(PODS, None, {})
+        assert error.value.status == 429
+        assert error.value.retry_after == 7
+
+
+def test_closing_ends_a_quiet_watch_from_another_thread_at_once(tmp_path: Path) -> None:
+    with ApiServer() as server:
+        client = load(_kubeconfig(tmp_path, server.url))
+        stream = client.watch(PODS, None, {"resourceVersion": str(server.resource_version)}, 600)
+        lines: list[bytes] = []
+        thread = threading.Thread(target=lambda: lines.extend(stream))
+        thread.start()
+        stream.close()
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
+        assert not lines
+
+
+def test_a_watch_hands_out_whole_lines_however_they_arrive(tmp_path: Path) -> None:
+    """One event in three pieces, then two events in one piece."""
+    pieces = [b'{"a"', b": 1", b"}\n", b'{"b": 2}\n{"c": 3}\n']
+
+    def serve(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(4096)
+            connection.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+            for piece in pieces:
+                connection.sendall(f"{len(piece):x}\r\n".encode() + piece + b"\r\n")
+            connection.sendall(b"0\r\n\r\n")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve, args=(listener,))
+        thread.start()
+        client = load(_kubeconfig(tmp_path, f"http://127.0.0.1:{listener.getsockname()[1]}"))
+        assert list(client.watch(PODS, None, {}, 300)) == [b'{"a": 1}', b'{"b": 2}', b'{"c": 3}']
+        thread.join(PATIENCE)
+
+
+def test_a_connection_that_breaks_in_the_middle_is_an_error(tmp_path: Path) -> None:
+    def serve(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(4096)
+            connection.sendall(b'HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{"a"')
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve, args=(listener,))
+        thread.start()
+        client = load(_kubeconfig(tmp_path, f"http://127.0.0.1:{listener.getsockname()[1]}"))
+        with pytest.raises(TransportError):
+            list(client.watch(PODS, None, {}, 300))
+        thread.join(PATIENCE)
+
+
+def test_the_bearer_token_is_sent(tmp_path: Path) -> None:
+    request: list[bytes] = []
+
+    def serve(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        with connection:
+            request.append(connection.recv(4096))
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve, args=(listener,))
+        thread.start()
+        client = load(_kubeconfig(tmp_path, f"http://127.0.0.1:{listener.getsockname()[1]}"))
+        assert client.list(PODS, "x", {"limit": "5"}) == b"{}"
+        thread.join(PATIENCE)
+    assert request[0].startswith(b"GET /api/v1/namespaces/x/pods?limit=5 HTTP/1.1\r\n")
+    assert b"authorization: bearer secret" in request[0].lower()
