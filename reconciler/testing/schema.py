@@ -244,9 +244,10 @@ CUSTOM: Final = Struct({"apiVersion": STRING, "kind": STRING, "metadata": METADA
 
 @dataclass(slots=True)
 class Decoded:
-    """What `decode` found wrong: the first type error (fatal) and every unknown field."""
+    """What `decode` found: the first type error (fatal), every unknown field, any null."""
 
     type_error: str = ""
+    nulls: bool = False
     unknown: list[str] = field(default_factory=list)
 
 
@@ -281,6 +282,7 @@ def decode(value: Any, node: Node, found: Decoded, path: str = "") -> Any:
             ]
         case Scalar():
             if value is None:
+                found.nulls = True
                 return node.types[0]()
             if isinstance(value, bool) and bool not in node.types:
                 return _mismatch(value, node.go, found, path)
@@ -299,7 +301,9 @@ def _decode_struct(value: Any, node: Struct, found: Decoded, path: str) -> Any:
         child = f"{path}.{key}" if path else key
         known = node.fields.get(key)
         if known is not None:
-            if item is not None:
+            if item is None:
+                found.nulls = True
+            else:
                 kept[key] = decode(item, known, found, child)
         elif node.open:
             kept[key] = item

@@ -390,7 +390,7 @@ def _well_shaped(resource: Resource, obj: Object | None) -> bool:
     found = Decoded()
     if obj is not None:
         decode(obj, resource.schema, found)
-    return not found.type_error
+    return not (found.type_error or found.nulls)
 
 
 def _complete(resource: Resource, obj: Object, old: Object | None, options: Options) -> None:

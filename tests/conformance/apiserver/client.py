@@ -65,6 +65,13 @@ class Events:
         events = [self.next() for _ in range(count)]
         return [(event["type"], event["object"]["metadata"].get("name", "")) for event in events]
 
+    def text(self) -> bytes:
+        """All bytes until the stream ends or breaks off."""
+        try:
+            return self._response.read()
+        except http.client.IncompleteRead as broken:
+            return broken.partial
+
     def rest(self) -> list[Object]:
         """All events until the server ends the stream."""
         return [json.loads(line) for line in self._response]
