@@ -283,6 +283,10 @@ def _decoded(resource: Resource, obj: Any, options: Options) -> Object:
     """A copy of `obj` in the shape of its schema. Raises `ApiError` 400."""
     if not isinstance(obj, dict):
         raise errors.bad_request("the request body is not a JSON object")
+    if resource.builtin:
+        # Typed clients leave out what the URL says already.
+        named = {"apiVersion": resource.api_version, "kind": resource.kind}
+        obj = {**named, **{key: value for key, value in obj.items() if value or key not in named}}
     if (obj.get("apiVersion"), obj.get("kind")) != (resource.api_version, resource.kind):
         raise errors.bad_request(
             f"the API version in the data ({obj.get('apiVersion')}, kind {obj.get('kind')}) "

@@ -44,6 +44,15 @@ def test_what_a_client_may_not_set_is_ignored(api: Api, ns: str) -> None:
     assert "deletionTimestamp" not in meta
 
 
+def test_type_may_be_left_to_the_url(api: Api, ns: str) -> None:
+    path = CONFIG_MAPS.format(ns=ns)
+    made = api.create(path, {"metadata": {"name": "settings"}, "data": {"a": "1"}}).body
+    assert (made["apiVersion"], made["kind"]) == ("v1", "ConfigMap")
+    wrong = api.call("POST", path, {"kind": "Pod", "metadata": {"name": "x"}})
+    assert (wrong.code, wrong.body["reason"]) == (400, "BadRequest")
+    assert api.call("PUT", f"{path}/settings", {"metadata": {"name": "settings"}}).code == 200
+
+
 def test_generate_name(api: Api, ns: str) -> None:
     wanted = config_map()
     wanted["metadata"] = {"generateName": "settings-"}
