@@ -45,10 +45,15 @@ class FakeClock:
         """Move the clock and wake everyone whose time has come."""
         with self._lock:
             self._now += seconds
-            due = [
-                c for c, when in self._waiters.values() if when is not None and when <= self._now
-            ]
-        for condition in due:
+            due = {
+                waiter: condition
+                for waiter, (condition, until) in self._waiters.items()
+                if until is not None and until <= self._now
+            }
+            # They wait no more, though they have not run yet: who counts waiters must not see them.
+            for waiter in due:
+                del self._waiters[waiter]
+        for condition in due.values():
             with condition:
                 condition.notify_all()
 
