@@ -48,7 +48,8 @@ class Run:
         return self
 
     def __exit__(self, *_: object) -> None:
-        _remove(self.id)
+        with _registry():
+            _remove(self.id)
         self._lock.close()
 
 
@@ -97,7 +98,7 @@ def _remove(run: str) -> None:
 
 @contextlib.contextmanager
 def _registry() -> Iterator[None]:
-    """Keep runs from beginning while dead ones are looked for: a new one has no lock yet."""
+    """Keep runs from beginning and ending while dead ones are looked for."""
     ROOT.mkdir(exist_ok=True)
     with (ROOT / "lock").open("w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)

@@ -140,6 +140,7 @@ class Traffic:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.sleep(0)  # lets what they closed be closed
 
     def _close(self, key: tuple[str, int, Protocol]) -> None:
         for server in self._servers.pop(key):
@@ -257,11 +258,14 @@ _Server = asyncio.Server | asyncio.DatagramTransport | _RawServer
 
 
 async def _echo_stream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with contextlib.suppress(OSError):
+    try:
         while data := await reader.read(4096):
             writer.write(data)
             await writer.drain()
-    writer.close()
+    except OSError:
+        pass  # the other end has what it wanted
+    finally:
+        writer.close()
 
 
 class _EchoDatagrams(asyncio.DatagramProtocol):
