@@ -1,6 +1,9 @@
 # Every target does its own set-up: see scripts/bootstrap.
 BIN := .venv/bin
 JOBS ?= $(shell nproc)
+# Where kube-apiserver and etcd are, if anywhere; tests against the real ones need them.
+KUBEBUILDER_ASSETS ?= $(shell tests/envtest/binaries/build --find)
+export KUBEBUILDER_ASSETS
 
 .PHONY: help setup demo test lint wheel-test bench clean
 
@@ -19,6 +22,8 @@ demo: setup
 	@$(BIN)/npc lab demo
 
 test: setup
+	@[ -n "$(KUBEBUILDER_ASSETS)" ] || echo "==> no kube-apiserver and etcd: tests against them are skipped" \
+		"(KUBEBUILDER_ASSETS names their folder; tests/envtest/binaries/build makes one)"
 	$(BIN)/pytest -n $(JOBS) --dist worksteal
 
 lint: setup

@@ -77,7 +77,8 @@ class Manager:
         with self._signals():
             for group, parts in self._parts.items():
                 threads[group] = [self._start(part, stops[group]) for part in parts]
-            self._stop.wait()
+            while not self._stop.wait(_LOOK_UP):
+                pass
             deadline = SYSTEM_CLOCK.now() + self._stop_within
             for group in reversed(Group):
                 stops[group].set()
@@ -123,6 +124,10 @@ class Manager:
 
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+# The kernel may hand a signal to any thread, but its handler runs on the main one, and only when
+# that next runs Python. Seconds.
+_LOOK_UP = 0.5
 
 
 def _report_stuck(thread: threading.Thread, bound: float) -> None:
