@@ -10,7 +10,6 @@ import contextlib
 import http.client
 import json
 import os
-import signal
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -53,9 +52,11 @@ class Agent:
             *("--iptables-mode", mode, "--health-address", "{}:{}".format(*_HEALTH)),
         ]
         self._process: subprocess.Popen[bytes] | None = None
+        self._asked = False
 
     def start(self) -> None:
         """Start it. It is killed when the calling thread ends, so that must be a lasting one."""
+        self._asked = False
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 [*self._command, *self.options],
@@ -67,34 +68,27 @@ class Agent:
                 start_new_session=True,  # the terminal's Ctrl-C is for the lab, not for it
             )
 
-    @property
-    def pid(self) -> int:
-        """Its process.
-
-        :raises AgentError: if it does not run
-        """
-        if self._process is None:
-            raise self.failure("was not started")
-        return self._process.pid
-
     def kill(self) -> None:
         """End it as kill -9 does."""
-        self._end(signal.SIGKILL)
+        if self._process is not None:
+            self._process.kill()
+            self._wait()
+
+    def ask_to_stop(self) -> None:
+        """Ask it to end without waiting for that; once, as a second time means at once."""
+        if self._process is not None and not self._asked:
+            self._asked = True
+            self._process.terminate()
 
     def stop(self) -> int | None:
         """Ask it to end, and see that it does; its exit code, if it ran."""
-        return self._end(signal.SIGTERM)
+        self.ask_to_stop()
+        return self._wait()
 
-    def ask_to_stop(self) -> None:
-        """Ask it to end without waiting for that."""
-        if self._process is not None:
-            self._process.terminate()
-
-    def _end(self, number: signal.Signals) -> int | None:
+    def _wait(self) -> int | None:
         if self._process is None:
             return None
         process, self._process = self._process, None
-        process.send_signal(number)
         try:
             return process.wait(_STOP_SECONDS)
         except subprocess.TimeoutExpired:
