@@ -9,9 +9,8 @@ This is the only module that imports ``kubernetes``.
 
 from __future__ import annotations
 
-import json
 import socket
-import threading
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -19,15 +18,22 @@ from urllib.parse import quote, urlencode
 
 import kubernetes.client
 import kubernetes.config
+import msgspec
 import urllib3
 import yaml
 from urllib3.exceptions import HTTPError
 
+from reconciler.call import POOLS, Call
+from reconciler.wire import Status, decode_status
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from reconciler.stop import Stop
 
 CONNECT_TIMEOUT = 10.0
-LIST_TIMEOUT = 60.0
+ANSWER_TIMEOUT = 60.0
+"""Seconds until the server must have begun to answer, and that an answer may pause."""
 WATCH_GRACE = 30.0
 """Seconds that a watch may be silent beyond the time after which the server ends it."""
 
@@ -54,16 +60,36 @@ class ApiError(TransportError):
     """The API server refused. ``reason`` and ``message`` are its own words."""
 
     def __init__(
-        self, status: int, reason: str, message: str, retry_after: float | None = None
+        self,
+        status: int,
+        reason: str,
+        message: str,
+        retry_after: float | None = None,
+        *,
+        causes: tuple[str, ...] = (),
     ) -> None:
         """
         :param retry_after: seconds to leave the server alone, where it said so
+        :param causes: the reasons among the status' details
         """
         super().__init__(f"{status} {reason}: {message}")
         self.status = status
         self.reason = reason
         self.message = message
         self.retry_after = retry_after
+        self.causes = causes
+
+    @property
+    def expired(self) -> bool:
+        """Whether the server no longer has the resourceVersion that was asked for."""
+        return self.status == 410
+
+    @property
+    def version_too_large(self) -> bool:
+        """Whether the server does not have the resourceVersion that was asked for yet."""
+        return "ResourceVersionTooLarge" in self.causes or (
+            self.status == 504 and "Too large resource version" in self.message
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +128,14 @@ class Stream(Protocol):
 
 
 class Transport(Protocol):
-    """What a reflector needs of an API server. Query parameters are the API's own."""
+    """What a reflector needs of an API server. Query parameters are the API's own.
 
-    def list(self, resource: Resource, namespace: str | None, query: Mapping[str, str]) -> bytes:
+    A request to stop ends both calls at once, with a ``TransportError`` if they had not answered.
+    """
+
+    def list(
+        self, resource: Resource, namespace: str | None, query: Mapping[str, str], stop: Stop
+    ) -> bytes:
         """Get one page of a collection, as JSON.
 
         :raises TransportError: if it cannot be had
@@ -112,7 +143,12 @@ class Transport(Protocol):
         ...
 
     def watch(
-        self, resource: Resource, namespace: str | None, query: Mapping[str, str], timeout: float
+        self,
+        resource: Resource,
+        namespace: str | None,
+        query: Mapping[str, str],
+        timeout: float,
+        stop: Stop,
     ) -> Stream:
         """Start a watch that the server ends after ``timeout`` seconds.
 
@@ -128,76 +164,142 @@ class Client:
         self._api = api
         self._pool = api.rest_client.pool_manager
         self._pool.connection_pool_kw["socket_options"] = _KEEPALIVE
+        self._pool.pool_classes_by_scheme = POOLS
         self.host: str = api.configuration.host
 
-    def list(self, resource: Resource, namespace: str | None, query: Mapping[str, str]) -> bytes:
+    def list(
+        self,
+        resource: Resource,
+        namespace: str | None,
+        query: Mapping[str, str],
+        stop: Stop | None = None,
+    ) -> bytes:
         """Get one page of a collection, as JSON."""
-        response = self._get(resource.path(namespace), query, LIST_TIMEOUT)
-        try:
-            data: bytes = response.read(decode_content=True)
-        except (HTTPError, OSError) as error:
-            raise TransportError(f"{self.host}: {_reason(error)}") from error
-        finally:
-            response.release_conn()
-        return data
+        return self.request("GET", resource.path(namespace), query, stop=stop)
 
     def watch(
-        self, resource: Resource, namespace: str | None, query: Mapping[str, str], timeout: float
+        self,
+        resource: Resource,
+        namespace: str | None,
+        query: Mapping[str, str],
+        timeout: float,
+        stop: Stop | None = None,
     ) -> Stream:
         """Start a watch that the server ends after ``timeout`` seconds."""
         query = {**query, "watch": "true", "timeoutSeconds": str(int(timeout))}
-        return _Stream(self.host, self._get(resource.path(namespace), query, timeout + WATCH_GRACE))
+        call = Call()
+        with _aborting(call, stop):
+            response = self._send(call, "GET", resource.path(namespace), query)
+        call.allow_silence(timeout + WATCH_GRACE)
+        return _Stream(self.host, call, response)
 
-    def _get(self, path: str, query: Mapping[str, str], timeout: float) -> urllib3.HTTPResponse:
+    def request(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        *,
+        content_type: str = "application/json",
+        stop: Stop | None = None,
+        timeout: float = ANSWER_TIMEOUT,
+    ) -> bytes:
+        """Send any request and return the whole answer.
+
+        :param content_type: of the body; of a patch, this says which of the API's kinds it is
+        :param stop: ends the request at once
+        :param timeout: seconds that the server may be silent
+        :raises ApiError: if the API server refused
+        :raises TransportError: if it could not be reached
+        """
+        call = Call()
+        with _aborting(call, stop):
+            response = self._send(call, method, path, query or {}, body, content_type, timeout)
+            try:
+                data: bytes = response.read(decode_content=True)
+            except (HTTPError, OSError) as error:
+                response.close()
+                raise TransportError(f"{self.host}: {_reason(error)}") from error
+            finally:
+                call.end()
+        response.release_conn()
+        return data
+
+    def _send(
+        self,
+        call: Call,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        body: bytes | None = None,
+        content_type: str = "application/json",
+        timeout: float = ANSWER_TIMEOUT,
+    ) -> urllib3.HTTPResponse:
         headers = {"Accept": "application/json", "User-Agent": "fullsync"}
+        if body is not None:
+            headers["Content-Type"] = content_type
         try:
-            self._api.update_params_for_auth(headers, [], ["BearerToken"], path, "GET", None)
-            response: urllib3.HTTPResponse = self._pool.request(
-                "GET",
-                f"{self.host}{path}?{urlencode(query)}",
-                headers=headers,
-                preload_content=False,
-                retries=False,
-                timeout=urllib3.Timeout(connect=CONNECT_TIMEOUT, read=timeout),
-            )
-        except (HTTPError, OSError) as error:
+            with call.current():
+                # Reads the service account's token again when it is due.
+                self._api.update_params_for_auth(headers, [], ["BearerToken"], path, method, None)
+                response: urllib3.HTTPResponse = self._pool.request(
+                    method,
+                    f"{self.host}{path}?{urlencode(query)}" if query else f"{self.host}{path}",
+                    body=body,
+                    headers=headers,
+                    preload_content=False,
+                    retries=False,
+                    timeout=urllib3.Timeout(connect=CONNECT_TIMEOUT, read=timeout),
+                )
+        except (HTTPError, OSError, ValueError) as error:
+            call.end()
             raise TransportError(f"{self.host}: {_reason(error)}") from error
-        if response.status != 200:
-            raise _refusal(response)
+        if not 200 <= response.status < 300:
+            try:
+                raise _refusal(response)
+            finally:
+                call.end()
         return response
 
 
-class _Stream:
-    """Lines out of a response's chunks; an event may span many chunks, and a chunk many events."""
+def _aborting(call: Call, stop: Stop | None) -> AbstractContextManager[None]:
+    return nullcontext() if stop is None else stop.calling(call.abort)
 
-    def __init__(self, host: str, response: urllib3.HTTPResponse) -> None:
+
+class _Stream:
+    """Lines out of a response's pieces; an event may span many pieces, and a piece many events."""
+
+    def __init__(self, host: str, call: Call, response: urllib3.HTTPResponse) -> None:
         self._host = host
+        self._call = call
         self._response = response
-        self._closed = False
-        self._lock = threading.Lock()
 
     def __iter__(self) -> Iterator[bytes]:
         rest = b""
         try:
-            for chunk in self._response.stream(_CHUNK, decode_content=True):
-                *lines, rest = (rest + chunk).split(b"\n")
-                yield from filter(None, lines)
-                if self._closed:
-                    return
+            for piece in self._pieces():
+                *lines, rest = (rest + piece).split(b"\n")
+                for line in lines:
+                    if self._call.aborted:
+                        return
+                    if line:
+                        yield line
         except (HTTPError, OSError, ValueError) as error:
-            # Shutting the socket down under a reader surfaces as whatever the reader was doing.
-            if not self._closed:
+            # An aborted call surfaces as whatever the reader was doing.
+            if not self._call.aborted:
                 raise TransportError(f"{self._host}: {_reason(error)}") from error
         finally:
-            with self._lock:
-                self._closed = True
-                self._response.close()
+            self._call.end()
+            self._response.close()
+
+    def _pieces(self) -> Iterable[bytes]:
+        """What has arrived, as soon as it has."""
+        if self._response.chunked:
+            return self._response.stream(_CHUNK, decode_content=True)
+        return iter(lambda: self._response.read1(_CHUNK, decode_content=True), b"")
 
     def close(self) -> None:
-        with self._lock:
-            if not self._closed:
-                self._closed = True
-                self._response.shutdown()
+        self._call.abort()
 
 
 def _refusal(response: urllib3.HTTPResponse) -> ApiError:
@@ -207,17 +309,17 @@ def _refusal(response: urllib3.HTTPResponse) -> ApiError:
         body = b""
     finally:
         response.close()
-    try:
-        status = json.loads(body)
-        reason, message = str(status.get("reason") or ""), str(status.get("message") or "")
-    except (ValueError, AttributeError):
-        reason, message = "", body[:200].decode(errors="replace").strip()
     retry_after = response.headers.get("Retry-After", "")
+    try:
+        status = decode_status(body)
+    except msgspec.DecodeError:
+        status = Status(message=body[:200].decode(errors="replace").strip())
     return ApiError(
         response.status,
-        reason or response.reason or "",
-        message or "no message",
-        float(retry_after) if retry_after.isdigit() else None,
+        status.reason or response.reason or "",
+        status.message or "no message",
+        float(retry_after) if retry_after.isdigit() else status.retry_after,
+        causes=status.causes,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable
 from typing import TYPE_CHECKING, TypeVar
 
-from reconciler.informer import Event
+from reconciler.event import Event
 from reconciler.meta import Meta, Request, key_of
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from reconciler.informer import Event
+from reconciler.event import Event
 from reconciler.meta import Meta, Unstructured
 
 T = TypeVar("T", bound=Meta)

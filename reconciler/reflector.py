@@ -1,50 +1,84 @@
-"""Keeps a sink in step with one kind of object on the server: list once, then watch.
+"""Keeps a sink in step with one kind of object on the server: all objects once, then each change.
 
-A watch goes on from the last resourceVersion seen, bookmarks included. It is listed again only
-when the server no longer knows that version (410). Every failure is followed by a longer and longer
-wait, with jitter, so that a server in trouble is not made worse; at most one request is under way.
+The objects come by a watch that begins with all of them, if the server can do that, or by a list in
+pages. From then on a watch goes on from the last resourceVersion seen, bookmarks included. All are
+asked for again only when the server no longer knows that version, or refuses for a reason that may
+mean that we missed something. Every failure is followed by a longer and longer wait, with jitter,
+so that a server in trouble is not made worse; at most one request is under way.
 
-Ported from client-go's ``Reflector``; its numbers are kept.
+Ported from client-go's ``Reflector``; its numbers are kept. Three rules are stricter: a server that
+begins to send all objects and does not say when it is done is asked for a list after a while,
+instead of being waited for; a stream that ends before that point is followed by a wait; and so is a
+watch that ends within a second, even if it brought events.
 """
 
 from __future__ import annotations
 
-import enum
 import logging
 import random
+import threading
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
+from reconciler.backoff import Backoff
 from reconciler.client import ApiError, TransportError
+from reconciler.event import EventType
+from reconciler.stop import Stop
+from reconciler.wire import (
+    Event,
+    decode_event,
+    decode_page,
+    decode_status,
+    ends_initial_events,
+    version_of,
+)
 from workqueue import SYSTEM_CLOCK, Clock
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator
 
-    from reconciler.client import Resource, Transport
-    from reconciler.stop import Stop
+    from reconciler.client import Resource, Stream, Transport
 
 PAGE_SIZE = 500
 WATCH_TIMEOUT = (300.0, 600.0)
 """The server ends a watch after a time between these two, in seconds."""
+INITIAL_SILENCE = 15.0
+"""Seconds for which a server that sends all objects may pause before a list is asked for."""
+INITIAL_TIMEOUT = 120.0
+"""Seconds for which it may send in all."""
+SHORTEST_WATCH = 1.0
+"""No watch follows another sooner, in seconds, from start to start."""
+
+# "Your query makes no sense": what a server answers that cannot begin a watch with all objects.
+_NOT_UNDERSTOOD = frozenset({400, 405, 406, 415, 422})
 
 _log = logging.getLogger(__name__)
 
 
-class EventType(enum.Enum):
-    """What happened to an object."""
+class Replacement(Protocol):
+    """All objects there are, as they arrive; nothing is seen of them before ``commit``."""
 
-    ADDED = "ADDED"
-    MODIFIED = "MODIFIED"
-    DELETED = "DELETED"
+    def put(self, obj: msgspec.Raw) -> None:
+        """This object is there."""
+        ...
+
+    def discard(self, obj: msgspec.Raw) -> None:
+        """This object is there no more."""
+        ...
+
+    def commit(self, resource_version: str) -> None:
+        """That was all."""
+        ...
 
 
 class Sink(Protocol):
     """Where the objects go, as JSON."""
 
-    def replace(self, objects: Sequence[msgspec.Raw], resource_version: str) -> None:
-        """These are all objects there are."""
+    def replacing(self) -> Replacement:
+        """Begin to take all objects there are."""
         ...
 
     def apply(self, event: EventType, obj: msgspec.Raw) -> None:
@@ -56,76 +90,35 @@ class Sink(Protocol):
         ...
 
 
-class _ListMeta(msgspec.Struct, rename="camel"):
-    resource_version: str = ""
-    continue_: str = msgspec.field(default="", name="continue")
+@dataclass(frozen=True, slots=True)
+class ReflectorStatistics:
+    """What was asked of the server and what came, counted since the start."""
+
+    lists: int = 0
+    """Times that all objects were taken, by a list or by a watch."""
+    watches: int = 0
+    """Watches that the server accepted."""
+    events: int = 0
+    """Lines of watches, bookmarks included."""
+    failures: int = 0
+    """Times that something failed and was tried again after a wait."""
 
 
-class _Page(msgspec.Struct):
-    metadata: _ListMeta = msgspec.field(default_factory=_ListMeta)
-    items: list[msgspec.Raw] | None = None
+class _Watch:
+    """A watch's events, which two loops take turns to read."""
 
+    def __init__(self, stream: Stream, started: float) -> None:
+        self.close = stream.close
+        self.started = started
+        self.events = 0
+        self.overdue = False
+        """Whether it was closed because it did not say that all objects had been sent."""
+        self._lines = iter(stream)
 
-class _Event(msgspec.Struct):
-    type: str
-    object: msgspec.Raw
-
-
-class _Status(msgspec.Struct):
-    code: int = 0
-    reason: str = ""
-    message: str = ""
-
-
-class _ObjectMeta(msgspec.Struct, rename="camel"):
-    resource_version: str = ""
-
-
-class _Object(msgspec.Struct):
-    metadata: _ObjectMeta
-
-
-_page_decoder = msgspec.json.Decoder(_Page)
-_event_decoder = msgspec.json.Decoder(_Event)
-_status_decoder = msgspec.json.Decoder(_Status)
-_object_decoder = msgspec.json.Decoder(_Object)
-
-
-class Backoff:
-    """0.8 s, doubled each time up to 30 s, plus up to as much again by chance.
-
-    Starts over when nothing failed for two minutes.
-    """
-
-    def __init__(
-        self,
-        *,
-        first: float = 0.8,
-        cap: float = 30.0,
-        reset_after: float = 120.0,
-        clock: Clock = SYSTEM_CLOCK,
-        rng: random.Random | None = None,
-    ) -> None:
-        self._first = self._next = first
-        self._cap = cap
-        self._reset_after = reset_after
-        self._clock = clock
-        self._rng = rng or random.Random()  # noqa: S311 - spreads load, hides nothing
-        self._last: float | None = None
-
-    def step(self) -> float:
-        """Seconds to wait now, before the next try."""
-        now = self._clock.now()
-        if self._last is not None and now - self._last > self._reset_after:
-            self._next = self._first
-        delay = self._next * (1 + self._rng.random())
-        self._last = now + delay
-        self._next = min(self._next * 2, self._cap)
-        return delay
-
-
-class _Expired(Exception):  # noqa: N818 - a turn of events, handled at once
-    """The server no longer has the version that we asked for."""
+    def __iter__(self) -> Iterator[Event]:
+        for line in self._lines:
+            self.events += 1
+            yield decode_event(line)
 
 
 class Reflector:
@@ -138,113 +131,274 @@ class Reflector:
         sink: Sink,
         *,
         namespace: str | None = None,
+        label_selector: str = "",
+        field_selector: str = "",
+        watch_list: bool = True,
+        on_error: Callable[[Exception, float], None] | None = None,
         clock: Clock = SYSTEM_CLOCK,
         rng: random.Random | None = None,
     ) -> None:
+        """
+        :param watch_list: whether to try a watch that begins with all objects
+        :param on_error: told of every failure and the seconds until the next try
+        """
         self._transport = transport
         self._resource = resource
         self._sink = sink
         self._namespace = namespace
+        selectors = {"labelSelector": label_selector, "fieldSelector": field_selector}
+        self._selectors = {name: value for name, value in selectors.items() if value}
+        self._on_error = on_error
         self._clock = clock
         self._rng = rng or random.Random()  # noqa: S311 - spreads load, hides nothing
         self._backoff = Backoff(clock=clock, rng=self._rng)
-        self._version: str | None = None
+
+        self._version = ""
+        self._may_resume = False  # a watch from `_version` misses nothing
+        self._refused = False  # the server cannot list at `_version`
+        self._paged = False  # the server's cache is off, so that it pages any list
+        self._watch_list = watch_list
+        self._list_next = False  # what a watch could not bring, a list may
+
+        self._lists = self._watches = self._events = self._failures = 0
         self.last_error: str | None = None
         """Why the server cannot be watched at the moment, or ``None``."""
+
+    def statistics(self) -> ReflectorStatistics:
+        """Count what was asked and what came."""
+        return ReflectorStatistics(self._lists, self._watches, self._events, self._failures)
 
     def run(self, stop: Stop) -> None:
         """List and watch until asked to stop."""
         while not stop:
             try:
-                if self._version is None:
-                    self._list()
-                self._watch(stop)
-            except _Expired as error:
-                # A watch that fell behind is no fault of the server's; a list will do.
-                self._note(f"{error}; listing again")
-                self._version = None
-                stop.wait(self._backoff.step())
+                self._list_and_watch(stop)
+            except ApiError as error:
+                self._learn(error)
+                self._wait_after(error, stop)
             except (TransportError, msgspec.DecodeError) as error:
                 self._wait_after(error, stop)
 
-    def _list(self) -> None:
-        """Get all objects, in pages, and give them to the sink.
+    def _list_and_watch(self, stop: Stop) -> None:
+        """Follow the server until a watch ends."""
+        if not self._may_resume:
+            if self._watch_list and not self._list_next:
+                watch = self._open_initial(stop)
+                if watch is not None:
+                    with stop.calling(watch.close):
+                        if self._take_initial(watch, stop):
+                            self._follow(watch, stop)
+                            return
+            if stop:
+                return
+            self._list(stop)
+        watch = self._open({"resourceVersion": self._version}, stop)
+        with stop.calling(watch.close):
+            self._follow(watch, stop)
 
-        A continuation that the server has forgotten begins the list anew, without pages.
+    # -- all objects, by a watch ---------------------------------------------------------------
+
+    def _open_initial(self, stop: Stop) -> _Watch | None:
+        """Start a watch that begins with all objects; ``None`` if the server does not know how."""
+        query = {
+            "sendInitialEvents": "true",
+            "resourceVersionMatch": "NotOlderThan",
+            "resourceVersion": "" if self._refused else self._version,
+        }
+        try:
+            return self._open(query, stop)
+        except ApiError as error:
+            if error.status in _NOT_UNDERSTOOD:
+                _log.info("watching %s: %s; listing instead", self._resource, error)
+                self._watch_list = False
+                return None
+            if error.expired or error.version_too_large:
+                self._refused = True
+            elif error.status != 429:
+                self._list_next = True
+            raise
+
+    def _take_initial(self, watch: _Watch, stop: Stop) -> bool:
+        """Give all objects to the sink; false if it is better to list them.
+
+        Their versions are in no order, so the position is known only once all have come.
         """
-        query = {"limit": str(PAGE_SIZE)}
-        objects: list[msgspec.Raw] = []
+        self._list_next = True  # unless all goes well
+        replacement = self._sink.replacing()
+        with self._bounded(watch):
+            for event in watch:
+                self._events += 1
+                if event.type == "BOOKMARK":
+                    if ends_initial_events(event.object):
+                        self._commit(replacement, version_of(event.object))
+                        return True
+                elif (kind := self._kind(event)) is EventType.DELETED:
+                    replacement.discard(event.object)
+                elif kind is not None:
+                    replacement.put(event.object)
+        if watch.overdue:
+            _log.warning(
+                "watching %s: the server did not say when it had sent all objects; listing instead",
+                self._resource,
+            )
+            self._watch_list = False
+            return False
+        if stop:
+            return False
+        raise TransportError("the watch ended before it had brought all objects")
+
+    @contextmanager
+    def _bounded(self, watch: _Watch) -> Iterator[None]:
+        """Within the block, a watch that makes no progress, or no end, is closed."""
+        done = Stop(self._clock)
+        until = self._clock.now() + INITIAL_TIMEOUT
+
+        def guard() -> None:
+            seen = -1
+            while not done.wait(INITIAL_SILENCE):
+                if watch.events == seen or self._clock.now() >= until:
+                    watch.overdue = True
+                    watch.close()
+                    return
+                seen = watch.events
+
+        thread = threading.Thread(target=guard, name=f"{self._resource} deadline", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
+
+    # -- all objects, by a list ----------------------------------------------------------------
+
+    def _list(self, stop: Stop) -> None:
+        """Get all objects and give them to the sink.
+
+        They are at least as new as what was seen before. A server that cannot promise that for the
+        version we saw is asked for the newest there is, which costs it more.
+        """
+        try:
+            self._list_at("" if self._refused else self._version or "0", stop)
+        except ApiError as error:
+            if self._refused or not (error.expired or error.version_too_large):
+                raise
+            self._refused = True
+            self._list_at("", stop)
+
+    def _list_at(self, version: str, stop: Stop) -> None:
+        # A page size together with a version asks for exactly that version, which may be gone.
+        page_size = {"limit": str(PAGE_SIZE)} if version in {"", "0"} or self._paged else {}
+        at = {"resourceVersion": version} if version else {}
+        query = {**at, **page_size}
+        replacement = self._sink.replacing()
         while True:
             try:
-                data = self._transport.list(self._resource, self._namespace, query)
+                data = self._transport.list(
+                    self._resource, self._namespace, {**self._selectors, **query}, stop
+                )
             except ApiError as error:
-                if error.status != 410 or "continue" not in query:
+                if "continue" not in query or not error.expired:
                     raise
-                query, objects = {}, []
+                # The server forgot where the next page begins: once more, in one piece.
+                query, replacement = at, self._sink.replacing()
                 continue
-            page = _page_decoder.decode(data)
-            objects += page.items or ()
+            page = decode_page(data)
+            for item in page.items or ():
+                replacement.put(item)
             if not page.metadata.continue_:
                 break
-            query = {"limit": str(PAGE_SIZE), "continue": page.metadata.continue_}
-        self._sink.replace(objects, page.metadata.resource_version)
-        self._seen(page.metadata.resource_version)
+            self._paged = self._paged or version == "0"
+            query = {**page_size, "continue": page.metadata.continue_}
         self._well()
+        self._commit(replacement, page.metadata.resource_version)
 
-    def _watch(self, stop: Stop) -> None:
-        """Follow one watch to its end. The next one goes on from where it ended."""
-        assert self._version is not None
-        query = {"resourceVersion": self._version, "allowWatchBookmarks": "true"}
-        try:
-            stream = self._transport.watch(
-                self._resource, self._namespace, query, self._rng.uniform(*WATCH_TIMEOUT)
-            )
-        except ApiError as error:
-            if error.status == 410:
-                raise _Expired(str(error)) from None
-            raise
-        started, events = self._clock.now(), 0
-        with stop.calling(stream.close):
-            for line in stream:
-                self._handle(_event_decoder.decode(line))
-                events += 1
-                self._well()
-        if not stop and not events and self._clock.now() - started < 1:
-            raise TransportError("the watch ended at once and without an event")
-
-    def _handle(self, event: _Event) -> None:
-        if event.type == "ERROR":
-            status = _status_decoder.decode(event.object)
-            if status.code == 410:
-                raise _Expired(f"410 {status.reason}: {status.message}")
-            raise ApiError(status.code, status.reason, status.message)
-        version = _object_decoder.decode(event.object).metadata.resource_version
-        if event.type != "BOOKMARK":
-            try:
-                kind = EventType(event.type)
-            except ValueError:
-                _log.warning("%s: unknown event %r; ignored", self._resource, event.type)
-                return
-            # The sink may outlive the line, which it is a part of.
-            self._sink.apply(kind, event.object)
+    def _commit(self, replacement: Replacement, version: str) -> None:
+        replacement.commit(version)
+        self._lists += 1
+        self._may_resume, self._refused, self._list_next = True, False, False
         self._seen(version)
+
+    # -- each change ---------------------------------------------------------------------------
+
+    def _open(self, query: dict[str, str], stop: Stop) -> _Watch:
+        stream = self._transport.watch(
+            self._resource,
+            self._namespace,
+            {**self._selectors, **query, "allowWatchBookmarks": "true"},
+            self._rng.uniform(*WATCH_TIMEOUT),
+            stop,
+        )
+        self._watches += 1
+        self._well()
+        return _Watch(stream, self._clock.now())
+
+    def _follow(self, watch: _Watch, stop: Stop) -> None:
+        """Give each event to the sink until the watch ends. The next goes on from there."""
+        before = watch.events
+        for event in watch:
+            self._events += 1
+            kind = None if event.type == "BOOKMARK" else self._kind(event)
+            if kind is not None:
+                self._sink.apply(kind, event.object)
+            self._seen(version_of(event.object))
+        lasted = self._clock.now() - watch.started
+        if stop or lasted >= SHORTEST_WATCH:
+            return
+        if watch.events == before:
+            raise TransportError("the watch ended at once and without an event")
+        stop.wait(SHORTEST_WATCH - lasted)
+
+    def _kind(self, event: Event) -> EventType | None:
+        """What the event says; ``None`` for a type that is not known.
+
+        :raises ApiError: if it says that the watch failed
+        """
+        if event.type == "ERROR":
+            status = decode_status(event.object)
+            raise ApiError(
+                status.code,
+                status.reason,
+                status.message,
+                status.retry_after,
+                causes=status.causes,
+            )
+        try:
+            return EventType(event.type)
+        except ValueError:
+            _log.warning("%s: unknown event %r; ignored", self._resource, event.type)
+            return None
 
     def _seen(self, version: str) -> None:
         if version:
             self._version = version
             self._sink.advance(version)
 
+    # -- failures ------------------------------------------------------------------------------
+
+    def _learn(self, error: ApiError) -> None:
+        """What a refusal says about the next try.
+
+        A busy or broken server is asked again for the same. One that refuses for another reason is
+        asked for everything, since what it would not tell us may be gone by then.
+        """
+        if error.version_too_large:
+            self._may_resume, self._refused = False, True
+        elif error.status < 500 and error.status != 429:
+            self._may_resume = False
+
     def _wait_after(self, error: Exception, stop: Stop) -> None:
+        if stop:
+            return
         delay = self._backoff.step()
         if isinstance(error, ApiError) and error.retry_after is not None:
             delay = max(delay, error.retry_after)
-        if not stop:
-            self._note(f"{error}; next try in {delay:.0f} s")
-            stop.wait(delay)
-
-    def _note(self, problem: str) -> None:
-        self.last_error = problem
-        _log.warning("watching %s: %s", self._resource, problem)
+        self._failures += 1
+        self.last_error = f"{error}; next try in {delay:.0f} s"
+        _log.warning("watching %s: %s", self._resource, self.last_error)
+        if self._on_error is not None:
+            self._on_error(error, delay)
+        stop.wait(delay)
 
     def _well(self) -> None:
         if self.last_error is not None:

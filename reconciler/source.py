@@ -10,8 +10,9 @@ from reconciler.meta import Meta
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable
 
+    from reconciler.event import Event
     from reconciler.handler import Handler
-    from reconciler.informer import Event, Informer
+    from reconciler.informer import Informer
     from reconciler.predicate import Predicate
     from reconciler.stop import Stop
 

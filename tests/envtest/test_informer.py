@@ -19,9 +19,9 @@ import pytest
 import urllib3
 
 from reconciler.client import ApiError, Resource, load
-from reconciler.informer import Event, Informer
+from reconciler.event import Event, EventType
+from reconciler.informer import Informer
 from reconciler.meta import Unstructured
-from reconciler.reflector import EventType
 from reconciler.stop import Stop
 from reconciler.testing import ApiServer
 from tests.envtest.processes import ADMIN, NOBODY
@@ -204,6 +204,8 @@ def test_a_policy_is_defaulted_by_the_server(api: Api, namespace: str) -> None:
 
 def test_a_refusal_says_what_was_refused_to_whom(real_api: Any) -> None:
     client = load(str(real_api.kubeconfig(NOBODY)))
-    with pytest.raises(ApiError, match=r'403 Forbidden: .*"nobody" cannot list .*"configmaps"') as e:
+    with pytest.raises(
+        ApiError, match=r'403 Forbidden: .*"nobody" cannot list .*"configmaps"'
+    ) as e:
         client.list(CONFIGMAPS, None, {})
     assert e.value.status == 403

@@ -11,7 +11,8 @@ from typing import Any
 from npc.dataplane import DataplaneError
 from npc.plan import KernelState, Plan, state_of
 from npc.ruleset import Ruleset
-from reconciler.client import Resource, TransportError
+from reconciler.client import ApiError, Resource, TransportError
+from reconciler.stop import Stop
 
 PATIENCE = 10.0
 """Real seconds to wait for another thread before a test fails."""
@@ -43,15 +44,24 @@ class FakeTransport:
         self._opened = threading.Condition()
         self.broken = False
 
-    def list(self, resource: Resource, namespace: str | None, query: Mapping[str, str]) -> bytes:
+    def list(
+        self, resource: Resource, namespace: str | None, query: Mapping[str, str], stop: Stop
+    ) -> bytes:
         if self.broken:
             raise TransportError("connection refused")
         items = self._objects.get(resource.plural, [])
         return json.dumps({"metadata": {"resourceVersion": "1"}, "items": items}).encode()
 
     def watch(
-        self, resource: Resource, namespace: str | None, query: Mapping[str, str], timeout: float
+        self,
+        resource: Resource,
+        namespace: str | None,
+        query: Mapping[str, str],
+        timeout: float,
+        stop: Stop,
     ) -> FakeStream:
+        if "sendInitialEvents" in query:
+            raise ApiError(400, "BadRequest", "a list will do")
         with self._opened:
             stream = self.streams[resource.plural] = FakeStream()
             self._opened.notify_all()

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from reconciler.client import Resource
+from reconciler.reflector import Sink
+from reconciler.stop import Stop
 
 WIDGETS = Resource("example.com", "v1", "widgets", "Widget")
 PATIENCE = 10.0
@@ -26,6 +30,18 @@ def widget(name: str, version: int, **labels: str) -> dict[str, Any]:
     }
 
 
+def raw(obj: Any) -> msgspec.Raw:
+    return msgspec.Raw(json.dumps(obj).encode())
+
+
+def replace(sink: Sink, objects: Sequence[msgspec.Raw], version: str) -> None:
+    """These are all objects there are."""
+    replacement = sink.replacing()
+    for obj in objects:
+        replacement.put(obj)
+    replacement.commit(version)
+
+
 def page(*objects: Any, version: int = 1, continue_: str = "") -> bytes:
     meta = {"resourceVersion": str(version), "continue": continue_}
     return json.dumps({"metadata": meta, "items": objects}).encode()
@@ -35,12 +51,15 @@ def event(kind: str, obj: Any) -> bytes:
     return json.dumps({"type": kind, "object": obj}).encode()
 
 
-def bookmark(version: int) -> bytes:
-    return event("BOOKMARK", {"metadata": {"resourceVersion": str(version)}})
+def bookmark(version: int, *, end: bool = False) -> bytes:
+    annotations = {"k8s.io/initial-events-end": "true"} if end else {}
+    metadata = {"resourceVersion": str(version), "annotations": annotations}
+    return event("BOOKMARK", {"metadata": metadata})
 
 
-def status(code: int, reason: str = "", message: str = "") -> bytes:
-    return event("ERROR", {"kind": "Status", "code": code, "reason": reason, "message": message})
+def status(code: int, reason: str = "", message: str = "", **details: Any) -> bytes:
+    obj = {"code": code, "reason": reason, "message": message, "details": details}
+    return event("ERROR", obj)
 
 
 class Lines:
@@ -80,13 +99,20 @@ class Scripted:
     most_in_flight: int = 0
     on_call: Callable[[], None] | None = None
 
-    def list(self, resource: Resource, namespace: str | None, query: Mapping[str, str]) -> bytes:
+    def list(
+        self, resource: Resource, namespace: str | None, query: Mapping[str, str], stop: Stop
+    ) -> bytes:
         self.calls.append(Call("list", dict(query)))
         answer: bytes = self._next(default=page())
         return answer
 
     def watch(
-        self, resource: Resource, namespace: str | None, query: Mapping[str, str], timeout: float
+        self,
+        resource: Resource,
+        namespace: str | None,
+        query: Mapping[str, str],
+        timeout: float,
+        stop: Stop,
     ) -> Lines:
         self.calls.append(Call("watch", dict(query), timeout))
         answer: Lines = self._next(default=Lines(stay=True))

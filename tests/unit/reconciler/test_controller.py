@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import msgspec
 import pytest
 
 from reconciler import predicate
 from reconciler.controller import Controller, Result, TerminalError
+from reconciler.event import Event, EventType
 from reconciler.handler import enqueue_key, enqueue_map, enqueue_object, enqueue_owner
-from reconciler.informer import Event, Informer
+from reconciler.informer import Informer
 from reconciler.meta import Request, Unstructured
-from reconciler.reflector import EventType
 from reconciler.source import Kind, Periodic
 from reconciler.stop import Stop
-from tests.unit.reconciler.scripted import PATIENCE, WIDGETS, Scripted, widget
+from tests.unit.reconciler.scripted import PATIENCE, WIDGETS, Scripted, raw, replace, widget
 from workqueue import ItemExponentialFailureRateLimiter
 from workqueue.testing import FakeClock
 
@@ -173,7 +171,7 @@ def test_no_reconcile_before_every_source_has_synced() -> None:
         informer.apply(EventType.ADDED, raw(widget("a", 2)))
         assert not controller.has_synced
         assert not reconcile.keys
-        informer.replace([raw(widget("a", 2)), raw(widget("b", 2))], "2")
+        replace(informer, [raw(widget("a", 2)), raw(widget("b", 2))], "2")
         reconcile.wait(2)
     assert set(reconcile.keys) == {Request("ns", "a"), Request("ns", "b")}
 
@@ -201,10 +199,6 @@ def test_a_period_ticks_until_the_stop() -> None:
 
 
 # -- handlers and predicates -------------------------------------------------------------------
-
-
-def raw(obj: Any) -> msgspec.Raw:
-    return msgspec.Raw(json.dumps(obj).encode())
 
 
 def obj(name: str = "a", version: int = 1, **metadata: Any) -> Unstructured:

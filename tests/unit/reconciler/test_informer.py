@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from typing import Any
 
 import msgspec
 import pytest
 
-from reconciler.informer import Event, Informer
+from reconciler.event import Event, EventType
+from reconciler.informer import Informer
 from reconciler.meta import Request, Unstructured
-from reconciler.reflector import EventType
-from tests.unit.reconciler.scripted import WIDGETS, Scripted, widget
+from tests.unit.reconciler.scripted import WIDGETS, Scripted, raw, replace, widget
 
 
 def informer() -> Informer[Unstructured]:
     return Informer(Scripted([]), WIDGETS, Unstructured.decode)
-
-
-def raw(obj: Any) -> msgspec.Raw:
-    return msgspec.Raw(json.dumps(obj).encode())
 
 
 def told(found: list[str]) -> Callable[[Event[Unstructured]], None]:
@@ -36,7 +30,7 @@ def told(found: list[str]) -> Callable[[Event[Unstructured]], None]:
 def test_events_carry_what_was_and_what_is() -> None:
     i, log = informer(), list[str]()
     i.add_handler(told(log))
-    i.replace([raw(widget("a", 1))], "1")
+    replace(i, [raw(widget("a", 1))], "1")
     i.apply(EventType.ADDED, raw(widget("b", 2)))
     i.apply(EventType.MODIFIED, raw(widget("a", 3)))
     i.apply(EventType.DELETED, raw(widget("b", 4)))
@@ -47,17 +41,17 @@ def test_the_store_is_changed_before_a_handler_hears_of_it() -> None:
     i = informer()
     seen: list[int] = []
     i.add_handler(lambda _: seen.append(len(i.store)))
-    i.replace([raw(widget("a", 1)), raw(widget("b", 1))], "1")
+    replace(i, [raw(widget("a", 1)), raw(widget("b", 1))], "1")
     i.apply(EventType.DELETED, raw(widget("a", 2)))
     assert seen == [2, 2, 1]
 
 
 def test_a_relist_tells_what_is_gone_first_and_nothing_that_is_unchanged() -> None:
     i, log = informer(), list[str]()
-    i.replace([raw(widget("a", 1)), raw(widget("b", 1)), raw(widget("c", 1))], "1")
+    replace(i, [raw(widget("a", 1)), raw(widget("b", 1)), raw(widget("c", 1))], "1")
     i.add_handler(told(log))
     log.clear()
-    i.replace([raw(widget("d", 5)), raw(widget("b", 4)), raw(widget("a", 1))], "5")
+    replace(i, [raw(widget("d", 5)), raw(widget("b", 4)), raw(widget("a", 1))], "5")
     assert log == ["DELETED c 1>- stale", "ADDED d ->5", "MODIFIED b 1>4"]
     assert set(i.store.keys()) == {Request("ns", n) for n in "abd"}
 
@@ -65,7 +59,7 @@ def test_a_relist_tells_what_is_gone_first_and_nothing_that_is_unchanged() -> No
 def test_a_repeated_event_is_no_event() -> None:
     i, log = informer(), list[str]()
     i.add_handler(told(log))
-    i.replace([], "1")
+    replace(i, [], "1")
     i.apply(EventType.ADDED, raw(widget("a", 2)))
     i.apply(EventType.ADDED, raw(widget("a", 2)))
     i.apply(EventType.DELETED, raw(widget("x", 3)))
@@ -74,7 +68,7 @@ def test_a_repeated_event_is_no_event() -> None:
 
 def test_a_handler_that_comes_late_hears_of_all_that_is_there() -> None:
     i, log = informer(), list[str]()
-    i.replace([raw(widget("a", 1))], "1")
+    replace(i, [raw(widget("a", 1))], "1")
     i.apply(EventType.ADDED, raw(widget("b", 2)))
     i.add_handler(told(log))
     i.apply(EventType.ADDED, raw(widget("c", 3)))
@@ -91,7 +85,7 @@ def test_a_handler_that_fails_is_logged_and_the_others_go_on(
 
     i.add_handler(broken)
     i.add_handler(told(log))
-    i.replace([raw(widget("a", 1))], "1")
+    replace(i, [raw(widget("a", 1))], "1")
     assert log == ["ADDED a ->1 initial"]
     assert "ns/a" in caplog.text
 
@@ -100,7 +94,7 @@ def test_synced_and_handled_versions_come_after_the_handlers() -> None:
     i = informer()
     seen: list[tuple[bool, str]] = []
     i.add_handler(lambda _: seen.append((i.has_synced, i.handled_resource_version)))
-    i.replace([raw(widget("a", 1))], "1")
+    replace(i, [raw(widget("a", 1))], "1")
     assert i.has_synced
     i.advance("1")
     i.apply(EventType.MODIFIED, raw(widget("a", 2)))
@@ -121,9 +115,9 @@ def test_an_object_that_cannot_be_decoded_is_told_of_and_stops_nobody(
     i = Informer(Scripted([]), WIDGETS, strict)
     log: list[str] = []
     i.add_handler(told(log))
-    i.replace([raw(widget("a", 1)), raw(widget("b", 1, bad="1"))], "1")
+    replace(i, [raw(widget("a", 1)), raw(widget("b", 1, bad="1"))], "1")
     i.apply(EventType.MODIFIED, raw(widget("a", 2, bad="1")))
-    i.replace([raw(widget("a", 2, bad="1")), raw(widget("c", 3))], "3")
+    replace(i, [raw(widget("a", 2, bad="1")), raw(widget("c", 3))], "3")
     assert log == ["ADDED a ->1 initial", "ADDED c ->3"]
     assert i.undecodable == 3
     assert "ns/b cannot be decoded" in caplog.text
@@ -135,14 +129,14 @@ def test_an_object_that_cannot_be_decoded_is_told_of_and_stops_nobody(
 
 def test_what_is_no_object_at_all_is_ignored(caplog: pytest.LogCaptureFixture) -> None:
     i = informer()
-    i.replace([raw({"spec": {}}), raw(widget("a", 1))], "1")
+    replace(i, [raw({"spec": {}}), raw(widget("a", 1))], "1")
     assert i.store.keys() == [Request("ns", "a")]
     assert "cannot be decoded" in caplog.text
 
 
 def test_a_snapshot_is_of_one_moment() -> None:
     i = informer()
-    i.replace([raw(widget("a", 1))], "1")
+    replace(i, [raw(widget("a", 1))], "1")
     before = i.store.snapshot()
     i.apply(EventType.ADDED, raw(widget("b", 2)))
     assert [obj.name for obj in before] == ["a"]
