@@ -101,11 +101,14 @@ def ports(draw: st.DrawFn) -> Object:
     return port
 
 
+often = st.sampled_from([True, True, True, False])
+
+
 @st.composite
 def rules(draw: st.DrawFn, peers_field: str) -> Object:
     """A rule; its lists may be missing, empty or full."""
     rule: Object = {}
-    if draw(st.booleans()):
+    if draw(often):
         rule[peers_field] = draw(st.lists(peers(), max_size=3))
     if draw(st.booleans()):
         rule["ports"] = draw(st.lists(ports(), max_size=2))
@@ -115,12 +118,12 @@ def rules(draw: st.DrawFn, peers_field: str) -> Object:
 @st.composite
 def policies(draw: st.DrawFn, name: str) -> Object:
     """A policy that the API would take."""
-    spec: Object = {"podSelector": draw(selectors())}
+    spec: Object = {"podSelector": draw(st.one_of(st.just({}), selectors()))}
     types = draw(st.sampled_from([None, [], ["Ingress"], ["Egress"], ["Ingress", "Egress"]]))
     if types is not None:
         spec["policyTypes"] = types
     for field, peers_field in (("ingress", "from"), ("egress", "to")):
-        if draw(st.booleans()):
+        if draw(often):
             spec[field] = draw(st.lists(rules(peers_field), max_size=2))
     namespace = draw(st.sampled_from(NAMESPACES))
     return {"metadata": {"namespace": namespace, "name": name}, "spec": spec}
@@ -172,5 +175,5 @@ def clusters(draw: st.DrawFn) -> tuple[list[Object], list[Object], list[Object]]
     some_pods = [draw(pods(n)) for n in range(1, draw(st.integers(1, 6)) + 1)]
     known = draw(st.sampled_from([NAMESPACES, NAMESPACES, NAMESPACES[:2]]))
     namespaces = [{"metadata": {"name": name, "labels": draw(labels)}} for name in known]
-    some_policies = [draw(policies(f"n{n}")) for n in range(draw(st.integers(0, 4)))]
+    some_policies = [draw(policies(f"n{n}")) for n in range(draw(st.sampled_from([0, 1, 1, 2, 3])))]
     return some_pods, namespaces, some_policies
