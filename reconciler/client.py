@@ -208,7 +208,7 @@ class Client:
 
         :param content_type: of the body; of a patch, this says which of the API's kinds it is
         :param stop: ends the request at once
-        :param timeout: seconds that the server may be silent
+        :param timeout: seconds that connecting may take, and that the server may be silent
         :raises ApiError: if the API server refused
         :raises TransportError: if it could not be reached
         """
@@ -249,7 +249,7 @@ class Client:
                     headers=headers,
                     preload_content=False,
                     retries=False,
-                    timeout=urllib3.Timeout(connect=CONNECT_TIMEOUT, read=timeout),
+                    timeout=urllib3.Timeout(connect=min(CONNECT_TIMEOUT, timeout), read=timeout),
                 )
         except (HTTPError, OSError, ValueError) as error:
             call.end()

@@ -1,26 +1,40 @@
 """One HTTP server for what operators and probes ask of a program.
 
 /healthz           200 if the process lives
-/readyz            200 if every check passes, else 503; ``?verbose`` names each
+/readyz            200 if every check passes, else 503; ``?verbose`` names each, ``?exclude=NAME``
+                   leaves one out, and ``/readyz/NAME`` asks for one alone
 /debug/threads     the stack of every thread, as text
-whatever else the program adds, as JSON
+/debug/queues      what is queued, in hand and waiting, as JSON
+/debug/memory      which lines of code hold the most memory, as text, if tracemalloc is on
+whatever else the program adds
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import socket
 import sys
 import threading
 import traceback
+import tracemalloc
+from dataclasses import asdict
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from collections.abc import Set as AbstractSet
 
     from reconciler.stop import Stop
+    from workqueue import Queue
+
+_TEXT = "text/plain; charset=utf-8"
+_JSON = "application/json"
+_MEMORY_LINES = 30
+
+_log = logging.getLogger(__name__)
 
 
 class HealthServer:
@@ -33,7 +47,13 @@ class HealthServer:
         :raises OSError: if the address cannot be listened on
         """
         self._checks: dict[str, Callable[[], str | None]] = {}
-        self._documents: dict[str, Callable[[], Any]] = {}
+        self._pages: dict[str, Callable[[], tuple[str, str]]] = {
+            "/healthz": lambda: (_TEXT, "ok\n"),
+            "/debug/threads": lambda: (_TEXT, _stacks()),
+            "/debug/memory": lambda: (_TEXT, _memory()),
+        }
+        self._queues: dict[str, Queue[Any]] = {}
+        self.add_json("/debug/queues", self._describe_queues)
         self._server = _Server(address, self._answer)
 
     @property
@@ -43,18 +63,29 @@ class HealthServer:
         return str(host), int(port)
 
     def add_check(self, name: str, check: Callable[[], str | None]) -> None:
-        """Be ready only if ``check`` answers ``None``; anything else says what is missing."""
+        """Be ready only if ``check`` answers ``None``; anything else says what is missing.
+
+        A check that raises fails, and its error is the answer.
+        """
         self._checks[name] = check
 
     def add_json(self, path: str, document: Callable[[], Any]) -> None:
         """Serve what ``document`` returns at ``path``."""
-        self._documents[path] = document
+        self.add_page(path, lambda: (_JSON, json.dumps(document()) + "\n"))
+
+    def add_page(self, path: str, page: Callable[[], tuple[str, str]]) -> None:
+        """Serve what ``page`` returns at ``path``: the content type and the text."""
+        self._pages[path] = page
+
+    def add_queue(self, queue: Queue[Any]) -> None:
+        """Show this queue at ``/debug/queues``, by its name."""
+        self._queues[queue.name] = queue
 
     def run(self, stop: Stop) -> None:
         """Serve until asked to stop."""
         with self._server:
             thread = threading.Thread(
-                target=self._server.serve_forever, name=self.name, daemon=True
+                target=self._server.serve_forever, args=(_POLL,), name=self.name, daemon=True
             )
             thread.start()
             stop.wait()
@@ -63,18 +94,23 @@ class HealthServer:
 
     def _answer(self, path: str, query: dict[str, list[str]]) -> tuple[int, str, str]:
         """Status, content type and body."""
-        if path == "/healthz":
-            return 200, _TEXT, "ok\n"
         if path == "/readyz":
-            return self._readiness(verbose="verbose" in query)
-        if path == "/debug/threads":
-            return 200, _TEXT, _stacks()
-        if path in self._documents:
-            return 200, "application/json", json.dumps(self._documents[path]()) + "\n"
-        return 404, _TEXT, f"there is no {path}\n"
+            checks = self._checks.keys() - query.get("exclude", [])
+            return self._readiness(checks, verbose="verbose" in query)
+        name = path.removeprefix("/readyz/")
+        if name != path and name in self._checks:
+            return self._readiness({name}, verbose="verbose" in query)
+        page = self._pages.get(path)
+        if page is None:
+            return 404, _TEXT, f"there is no {path}\n"
+        try:
+            return 200, *page()
+        except Exception as error:  # noqa: BLE001 - a page's fault is the asker's answer
+            _log.exception("%s failed", path)
+            return 500, _TEXT, f"{path} failed: {error}\n"
 
-    def _readiness(self, *, verbose: bool) -> tuple[int, str, str]:
-        answers = {name: check() for name, check in self._checks.items()}
+    def _readiness(self, asked: AbstractSet[str], *, verbose: bool) -> tuple[int, str, str]:
+        answers = {name: _answer_of(check) for name, check in self._checks.items() if name in asked}
         ready = all(answer is None for answer in answers.values())
         lines = [
             f"[-]{name} failed: {answer}" if answer else f"[+]{name} ok"
@@ -84,8 +120,19 @@ class HealthServer:
         lines.append("ready" if ready else "not ready")
         return 200 if ready else 503, _TEXT, "\n".join(lines) + "\n"
 
+    def _describe_queues(self) -> dict[str, Any]:
+        return {name: asdict(queue.statistics()) for name, queue in self._queues.items()}
 
-_TEXT = "text/plain; charset=utf-8"
+
+def _answer_of(check: Callable[[], str | None]) -> str | None:
+    try:
+        return check()
+    except Exception as error:  # noqa: BLE001 - a check that cannot be made has not passed
+        return f"{type(error).__name__}: {error}"
+
+
+# How long a stop may take to be noticed, in seconds; the standard library's server polls.
+_POLL = 0.1
 
 
 class _Server(ThreadingHTTPServer):
@@ -101,6 +148,10 @@ class _Server(ThreadingHTTPServer):
         if ":" in address[0]:
             self.address_family = socket.AF_INET6
         super().__init__(address, _RequestHandler)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say little: that somebody hung up in the middle of an answer is no fault of ours."""
+        _log.debug("an answer to %s failed", client_address, exc_info=True)
 
 
 class _RequestHandler(BaseHTTPRequestHandler):
@@ -130,3 +181,11 @@ def _stacks() -> str:
         f"{names.get(ident, '?')} ({ident})\n{''.join(traceback.format_stack(frame))}"
         for ident, frame in sys._current_frames().items()
     )
+
+
+def _memory() -> str:
+    if not tracemalloc.is_tracing():
+        return "tracemalloc is off; start the program with PYTHONTRACEMALLOC=1\n"
+    now, peak = tracemalloc.get_traced_memory()
+    lines = tracemalloc.take_snapshot().statistics("lineno")[:_MEMORY_LINES]
+    return "\n".join([f"{now} bytes now, {peak} at most", *map(str, lines), ""])

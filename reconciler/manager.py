@@ -53,13 +53,27 @@ class Manager:
         :param stop_within: seconds for all parts together to end once asked
         """
         self._stop_within = stop_within
-        self._parts: dict[Group, list[Runnable]] = {group: [] for group in Group}
         self._stop = Stop()
+        self._parts: dict[Group, list[Runnable]] = {group: [] for group in Group}
+        self._stops = {group: Stop() for group in Group}
+        self._threads: dict[Group, list[threading.Thread]] = {group: [] for group in Group}
+        # Guards the three, which change when a part is added late.
+        self._lock = threading.Lock()
+        self._running = False
         self._error: BaseException | None = None
 
     def add(self, group: Group, *parts: Runnable) -> None:
-        """Run these parts too; before ``run``."""
-        self._parts[group] += parts
+        """Run these parts too: in their turn, or at once if the others run already.
+
+        :raises RuntimeError: if the program has been asked to stop
+        """
+        with self._lock:
+            if self._running and self._stop:
+                raise RuntimeError("the program is stopping")
+            if self._running:
+                self._threads[group] += [self._start(part, self._stops[group]) for part in parts]
+            else:
+                self._parts[group] += parts
 
     def stop(self) -> None:
         """Ask the program to stop, from any thread."""
@@ -72,19 +86,21 @@ class Manager:
 
         :raises BaseException: what a part raised, once the others have ended
         """
-        stops = {group: Stop() for group in Group}
-        threads: dict[Group, list[threading.Thread]] = {}
         with self._signals():
-            for group, parts in self._parts.items():
-                threads[group] = [self._start(part, stops[group]) for part in parts]
+            with self._lock:
+                self._running = True
+                for group, parts in self._parts.items():
+                    stop = self._stops[group]
+                    self._threads[group] = [self._start(part, stop) for part in parts]
             while not self._stop.wait(_LOOK_UP):
                 pass
             deadline = SYSTEM_CLOCK.now() + self._stop_within
             for group in reversed(Group):
-                stops[group].set()
-                for thread in threads[group]:
-                    thread.join(max(0.0, deadline - SYSTEM_CLOCK.now()))
-                    if thread.is_alive():
+                self._stops[group].set()
+                with self._lock:
+                    threads = list(self._threads[group])
+                for thread in threads:
+                    if not _joined(thread, deadline):
                         _report_stuck(thread, self._stop_within)
         if self._error is not None:
             raise self._error
@@ -128,6 +144,16 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # The kernel may hand a signal to any thread, but its handler runs on the main one, and only when
 # that next runs Python. Seconds.
 _LOOK_UP = 0.5
+
+
+def _joined(thread: threading.Thread, deadline: float) -> bool:
+    """Wait for it until the deadline, looking up now and then; whether it ended."""
+    while thread.is_alive():
+        left = deadline - SYSTEM_CLOCK.now()
+        if left <= 0:
+            return False
+        thread.join(min(left, _LOOK_UP))
+    return True
 
 
 def _report_stuck(thread: threading.Thread, bound: float) -> None:

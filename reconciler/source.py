@@ -10,6 +10,7 @@ from reconciler.meta import Meta
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable
 
+    from reconciler.delivery import Registration
     from reconciler.event import Event
     from reconciler.handler import Handler
     from reconciler.informer import Informer
@@ -49,6 +50,7 @@ class Kind(Generic[T, K]):
         self._informer = informer
         self._handler = handler
         self._predicates = predicates
+        self._registration: Registration[T] | None = None
 
     def start(self, add: Callable[[K], None], stop: Stop) -> None:
         """Be told of the informer's events."""
@@ -58,12 +60,12 @@ class Kind(Generic[T, K]):
                 for key in self._handler(event):
                     add(key)
 
-        self._informer.add_handler(on_event)
+        self._registration = self._informer.add_handler(on_event)
 
     @property
     def has_synced(self) -> bool:
-        """Whether the informer's first list has been handled."""
-        return self._informer.has_synced
+        """Whether every object that was there at the start has been seen."""
+        return self._registration is not None and self._registration.has_synced
 
 
 class Periodic(Generic[K]):
@@ -92,3 +94,50 @@ class Periodic(Generic[K]):
         thread = threading.Thread(target=tick, name=self.name, daemon=True)
         thread.start()
         return thread
+
+
+class Channel(Generic[K]):
+    """Keys that the program itself sends, from any thread, to every controller that watches this.
+
+    What is sent before the first controller starts is kept for that one, each key once.
+    """
+
+    has_synced = True
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._lock = threading.Lock()
+        self._adds: list[Callable[[K], None]] = []
+        self._early: dict[K, None] = {}
+
+    def send(self, key: K) -> None:
+        """Add the key to the queues. Does not wait."""
+        with self._lock:
+            if not self._adds:
+                self._early[key] = None
+            for add in self._adds:
+                add(key)
+
+    def start(self, add: Callable[[K], None], stop: Stop) -> None:
+        """Add what was sent so far and whatever is sent from now on."""
+        with self._lock:
+            self._adds.append(add)
+            for key in self._early:
+                add(key)
+            self._early.clear()
+
+
+class Func(Generic[K]):
+    """A source made of a function: ``start`` as in ``Source``, with nothing to wait for."""
+
+    has_synced = True
+
+    def __init__(
+        self, name: str, start: Callable[[Callable[[K], None], Stop], threading.Thread | None]
+    ) -> None:
+        self.name = name
+        self._start = start
+
+    def start(self, add: Callable[[K], None], stop: Stop) -> threading.Thread | None:
+        """Call the function."""
+        return self._start(add, stop)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -10,6 +11,9 @@ from workqueue import SYSTEM_CLOCK, Clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+
+_log = logging.getLogger(__name__)
 
 
 class Stop:
@@ -30,7 +34,10 @@ class Stop:
             callbacks, self._callbacks = self._callbacks, []
             self._condition.notify_all()
         for callback in callbacks:
-            callback()
+            try:
+                callback()
+            except Exception:  # noqa: BLE001 - the others must hear of it all the same
+                _log.exception("%r failed when it was told to stop", callback)
 
     def __bool__(self) -> bool:
         """Whether someone asked to stop."""
@@ -43,6 +50,13 @@ class Stop:
             while not self._set and (until is None or self._clock.now() < until):
                 self._clock.wait(self._condition, until)
             return self._set
+
+    @contextmanager
+    def child(self) -> Iterator[Stop]:
+        """Within the block, a request of its own, which this one is passed on to."""
+        child = Stop(self._clock)
+        with self.calling(child.set):
+            yield child
 
     @contextmanager
     def calling(self, callback: Callable[[], None]) -> Iterator[None]:
