@@ -57,6 +57,7 @@ class Queue(Generic[K]):
         :raises TypeError: if the key is not hashable
         """
         with self._changed:
+            self._promote()
             if self._core.add(key):
                 self._changed.notify()
 
@@ -71,14 +72,12 @@ class Queue(Generic[K]):
         with self._changed:
             until = None if timeout is None else self._clock.now() + timeout
             while True:
-                now = self._clock.now()
-                if core.promote(now) and len(core) > 1:
-                    self._changed.notify(len(core) - 1)
+                self._promote()
                 if len(core):
                     return core.take()
                 if core.shutting_down:
                     raise ShutDown
-                if until is not None and now >= until:
+                if until is not None and self._clock.now() >= until:
                     raise TimeoutError(f"no key within {timeout} s")
                 moments = [m for m in (until, core.next_due()) if m is not None]
                 self._clock.wait(self._changed, min(moments, default=None))
@@ -96,6 +95,7 @@ class Queue(Generic[K]):
         A key that is not in hand is ignored and counted.
         """
         with self._changed:
+            self._promote()
             if self._core.done(key):
                 self._changed.notify()
             elif self._core.drained:
@@ -136,6 +136,7 @@ class Queue(Generic[K]):
             return self._core.drained
 
     def _shut_down(self) -> None:
+        self._promote()
         self._core.shut_down()
         self._changed.notify_all()
         self._settled.notify_all()
@@ -154,11 +155,22 @@ class Queue(Generic[K]):
     def statistics(self) -> Statistics:
         """Count everything, at one moment."""
         with self._changed:
+            self._promote()
             return self._core.statistics()
 
     def __len__(self) -> int:
         """How many keys are queued: neither those in hand nor those that become due later."""
-        return len(self._core)
+        with self._changed:
+            self._promote()
+            return len(self._core)
+
+    def _promote(self) -> None:
+        """Queue what has become due, and wake as many workers.
+
+        Before every operation, so that keys are queued in the order in which they became due or
+        were added, whenever somebody looks.
+        """
+        self._changed.notify(self._core.promote(self._clock.now()))
 
     def __enter__(self) -> Self:
         return self
@@ -183,12 +195,14 @@ class DelayingQueue(Queue[K]):
         :raises ValueError: if ``delay`` is not a number
         """
         with self._changed:
+            self._promote()
             if self._core.add_after(key, delay, self._clock.now()):
                 self._changed.notify()
 
     def forget_delayed(self, key: K) -> bool:
         """Drop the key's deadline, if it has one; whether it had."""
         with self._changed:
+            self._promote()
             return self._core.forget_delayed(key)
 
 
