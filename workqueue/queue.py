@@ -190,7 +190,8 @@ class DelayingQueue(Queue[K]):
     def add_after(self, key: K, delay: float) -> None:
         """Add the key once ``delay`` seconds have passed; at once if that is not above 0.
 
-        A key has one deadline, the earliest asked for. Deadlines do not survive shutdown.
+        A key has one deadline, the earliest asked for. An infinite delay adds it never. Deadlines
+        do not survive shutdown.
 
         :raises ValueError: if ``delay`` is not a number
         """

@@ -75,7 +75,7 @@ def real_server(binaries: Path, directory: Path) -> Iterator[RealServer]:
     tokens.write_text(f'{ADMIN},admin,admin,"system:masters"\n{NOBODY},nobody,nobody\n')
     key = directory / "service-accounts.key"
     subprocess.run(["openssl", "genrsa", "-out", key, "2048"], check=True, capture_output=True)
-    etcd = [
+    etcd: list[Path | str] = [
         binaries / "etcd",
         f"--data-dir={directory / 'etcd'}",
         f"--listen-client-urls=http://127.0.0.1:{etcd_port}",
@@ -83,7 +83,7 @@ def real_server(binaries: Path, directory: Path) -> Iterator[RealServer]:
         f"--listen-peer-urls=http://127.0.0.1:{peer_port}",
         "--unsafe-no-fsync",
     ]
-    apiserver = [
+    apiserver: list[Path | str] = [
         binaries / "kube-apiserver",
         f"--etcd-servers=http://127.0.0.1:{etcd_port}",
         "--bind-address=127.0.0.1",

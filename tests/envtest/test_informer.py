@@ -153,7 +153,7 @@ def test_a_list_of_many_pages_is_whole(api: Api, namespace: str) -> None:
     for i in range(1050):
         api.request("POST", path, config_map(f"c{i:04}"))
     with watching(api, namespace) as watch:
-        names = set()
+        names: set[str] = set()
         while len(names) < 1050:
             event = watch.next()
             if event.obj.name.startswith("c"):

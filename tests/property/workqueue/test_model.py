@@ -48,6 +48,8 @@ class Model:
             self.add(key)
             return
         when = self.now + delay
+        if math.isinf(when):
+            return
         if any(k == key and w <= when for w, _, k in self.due):
             return
         self.due = [entry for entry in self.due if entry[2] != key]
