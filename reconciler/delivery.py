@@ -47,6 +47,7 @@ class Registration(Generic[T]):
         self._keep = keep
         self._remove = remove
         self._synced = threading.Event()
+        self._closed = False
 
     @property
     def has_synced(self) -> bool:
@@ -70,6 +71,8 @@ class Registration(Generic[T]):
 
     def tell(self, event: Event[T]) -> None:
         """Tell the handler what it sees of this event."""
+        if self._closed:
+            return
         try:
             seen = self._narrow(event)
         except Exception:  # noqa: BLE001 - as for the handler itself
@@ -84,6 +87,7 @@ class Registration(Generic[T]):
 
     def close(self) -> None:
         """Drop what waits; tell nothing more."""
+        self._closed = True
 
     def _narrow(self, event: Event[T]) -> Event[T] | None:
         """The event as it looks to somebody for whom the objects not kept are not there."""
@@ -132,7 +136,6 @@ class Buffered(Registration[T]):
         self._changed = threading.Condition()
         # In the order in which they were first put in. A key alone marks the end of the start.
         self._waiting: dict[Request | _Mark, Event[T] | None] = {}
-        self._closed = False
 
     @property
     def pending(self) -> int:

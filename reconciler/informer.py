@@ -30,7 +30,7 @@ from workqueue import SYSTEM_CLOCK, Clock
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from reconciler.client import Resource, Transport
     from reconciler.stop import Stop
@@ -213,7 +213,8 @@ class Informer(Generic[T]):
             self._apply_delete(obj, decoded)
         elif decoded is not None:
             with self._lock:
-                self._tell_stored(self.store.put(decoded), decoded, initial=False)
+                before = self.store.put(decoded)
+                self._tell_stored(before, decoded, self._registrations, initial=False)
 
     def advance(self, resource_version: str) -> None:
         """Note that every event up to this version has been handled."""
@@ -229,7 +230,8 @@ class Informer(Generic[T]):
             if stored is not None:
                 known = decoded is not None
                 last = decoded if decoded is not None else stored
-                self._tell(Event(EventType.DELETED, last, None, final_state_known=known))
+                event = Event(EventType.DELETED, last, None, final_state_known=known)
+                self._tell(event, self._registrations)
 
     def _replace(self, found: dict[Request, T], undecodable: set[Request]) -> None:
         initial = not self.has_synced
@@ -237,11 +239,14 @@ class Informer(Generic[T]):
             stored = {key: self.store.find(key) for key in undecodable}
             kept = {key: obj for key, obj in stored.items() if obj is not None}
             before = self.store.replace({**kept, **found})
+            # A handler that is added by one of these has been told of the whole new state.
+            told = self._registrations
             for key, gone in before.items():
                 if key not in found and key not in kept:
-                    self._tell(Event(EventType.DELETED, gone, None, final_state_known=False))
+                    event = Event(EventType.DELETED, gone, None, final_state_known=False)
+                    self._tell(event, told)
             for key, obj in found.items():
-                self._tell_stored(before.get(key), obj, initial=initial)
+                self._tell_stored(before.get(key), obj, told, initial=initial)
             self._synced.set()
             if initial:
                 for registration in self._registrations:
@@ -259,14 +264,16 @@ class Informer(Generic[T]):
 
     # -- telling -------------------------------------------------------------------------------
 
-    def _tell_stored(self, before: T | None, obj: T, *, initial: bool) -> None:
+    def _tell_stored(
+        self, before: T | None, obj: T, told: Iterable[Registration[T]], *, initial: bool
+    ) -> None:
         if before is None:
-            self._tell(Event(EventType.ADDED, None, obj, initial=initial))
+            self._tell(Event(EventType.ADDED, None, obj, initial=initial), told)
         elif before.resource_version != obj.resource_version:
-            self._tell(Event(EventType.MODIFIED, before, obj))
+            self._tell(Event(EventType.MODIFIED, before, obj), told)
 
-    def _tell(self, event: Event[T]) -> None:
-        for registration in self._registrations:
+    def _tell(self, event: Event[T], told: Iterable[Registration[T]]) -> None:
+        for registration in told:
             registration.tell(event)
 
     def _remove(self, registration: Registration[T]) -> None:
