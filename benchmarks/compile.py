@@ -91,9 +91,9 @@ def main() -> None:
         started = time.perf_counter()
         make_plan(state_of(ruleset), ruleset)
         plan = (time.perf_counter() - started) * 1000
-        per_pod = warm * 1000 / size
         print(
-            f"{size:>7} {len(snapshot[2]):>9} {cold:>8.1f} {warm:>8.1f} {plan:>8.2f} {per_pod:>7.1f}"
+            f"{size:>7} {len(snapshot[2]):>9} {cold:>8.1f} {warm:>8.1f} {plan:>8.2f}"
+            f" {warm * 1000 / size:>7.1f}"
         )
     print(f"peak RSS {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024} MB")
 
