@@ -326,6 +326,8 @@ def _refusal(response: urllib3.HTTPResponse) -> ApiError:
 def _reason(error: Exception) -> str:
     """The innermost reason, without the library's wrapping."""
     inner = getattr(error, "reason", None) or error
+    if len(inner.args) > 1 and isinstance(inner.args[1], Exception):
+        inner = inner.args[1]
     text = str(inner)
     return text.rsplit(">: ", 1)[-1] or type(inner).__name__
 

@@ -10,12 +10,14 @@ import pytest
 
 from reconciler.client import (
     ApiError,
+    Client,
     ConfigurationError,
     Resource,
     TransportError,
     load,
 )
-from reconciler.testing import ApiServer, Refuse
+from reconciler.stop import Stop
+from reconciler.testing import ApiServer, Refuse, Stall
 from tests.unit.reconciler.scripted import PATIENCE
 
 PODS = Resource("", "v1", "pods", "Pod")
@@ -159,3 +161,110 @@ def test_the_bearer_token_is_sent(tmp_path: Path) -> None:
         thread.join(PATIENCE)
     assert request[0].startswith(b"GET /api/v1/namespaces/x/pods?limit=5 HTTP/1.1\r\n")
     assert b"authorization: bearer secret" in request[0].lower()
+
+
+@pytest.mark.parametrize("verb", ["list", "watch"])
+def test_a_stop_ends_a_request_that_is_not_answered(
+    server: ApiServer, client: Client, verb: str
+) -> None:
+    """A server that took the request and then died without a word."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        client.host = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        stop = Stop()
+        errors: list[TransportError] = []
+
+        def call() -> None:
+            try:
+                if verb == "list":
+                    client.list(PODS, None, {}, stop)
+                else:
+                    client.watch(PODS, None, {}, 600, stop)
+            except TransportError as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=call)
+        thread.start()
+        taken, _ = silent.accept()
+        with taken:
+            taken.recv(4096)
+            assert thread.is_alive()
+            stop.set()
+            thread.join(PATIENCE)
+        assert not thread.is_alive()
+        assert len(errors) == 1
+
+
+def test_a_stop_that_came_before_ends_a_request_at_once(server: ApiServer, client: Client) -> None:
+    stop = Stop()
+    stop.set()
+    server.faults.add(Stall())
+    with pytest.raises(TransportError):
+        client.list(PODS, None, {}, stop)
+
+
+def test_a_stop_does_not_touch_a_connection_that_serves_others_by_now(
+    server: ApiServer, client: Client
+) -> None:
+    stop = Stop()
+    for _ in range(2):
+        client.list(PODS, None, {}, stop)
+    stream = client.watch(PODS, None, {"resourceVersion": str(server.resource_version)}, 600)
+    stop.set()
+    server.create({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}}, validate=False)
+    assert b'"ADDED"' in next(iter(stream))
+    stream.close()
+
+
+def test_closing_a_stream_that_has_ended_or_never_began_is_harmless(
+    server: ApiServer, client: Client
+) -> None:
+    query = {"resourceVersion": str(server.resource_version)}
+    closed = client.watch(PODS, None, query, 600)
+    closed.close()
+    assert list(closed) == []
+    closed.close()
+
+
+def test_a_watch_without_chunks_is_read_as_it_arrives(tmp_path: Path) -> None:
+    """As a proxy that speaks HTTP/1.0 passes it on."""
+    second = threading.Event()
+
+    def serve(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(4096)
+            connection.sendall(b'HTTP/1.0 200 OK\r\n\r\n{"a": 1}\n')
+            assert second.wait(PATIENCE)
+            connection.sendall(b'{"b": 2}\n')
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve, args=(listener,))
+        thread.start()
+        client = load(_kubeconfig(tmp_path, f"http://127.0.0.1:{listener.getsockname()[1]}"))
+        lines = iter(client.watch(PODS, None, {}, 300))
+        assert next(lines) == b'{"a": 1}'
+        second.set()
+        assert list(lines) == [b'{"b": 2}']
+        thread.join(PATIENCE)
+
+
+def test_a_version_that_is_to_come_is_told_from_a_timeout(
+    server: ApiServer, client: Client
+) -> None:
+    later = {"resourceVersion": str(server.resource_version + 1000), "timeoutSeconds": "1"}
+    with pytest.raises(ApiError) as error:
+        client.list(PODS, None, {**later, "resourceVersionMatch": "NotOlderThan"})
+    assert error.value.version_too_large
+    assert not ApiError(504, "Timeout", "slow").version_too_large
+
+
+def test_objects_can_be_written(server: ApiServer, client: Client) -> None:
+    path = "/api/v1/namespaces/default/configmaps"
+    body = b'{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}}'
+    client.request("POST", path, body=body)
+    patch = b'{"data": {"a": "1"}}'
+    client.request("PATCH", f"{path}/c", body=patch, content_type="application/merge-patch+json")
+    assert server.get("configmaps", "c", "default")["data"] == {"a": "1"}
+    client.request("DELETE", f"{path}/c", {"propagationPolicy": "Background"})
+    with pytest.raises(ApiError, match="404 NotFound"):
+        client.request("GET", f"{path}/c")

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
 from reconciler import predicate
-from reconciler.controller import Controller, Result, TerminalError
+from reconciler.controller import Controller, Result, SyncTimeoutError, TerminalError
 from reconciler.event import Event, EventType
 from reconciler.handler import enqueue_key, enqueue_map, enqueue_object, enqueue_owner
 from reconciler.informer import Informer
 from reconciler.meta import Request, Unstructured
-from reconciler.source import Kind, Periodic
+from reconciler.source import Channel, Func, Kind, Periodic
 from reconciler.stop import Stop
 from tests.unit.reconciler.scripted import PATIENCE, WIDGETS, Scripted, raw, replace, widget
 from workqueue import ItemExponentialFailureRateLimiter
@@ -67,6 +68,11 @@ def until_waiting(controller: Controller[Any]) -> None:
         threading.Event().wait(0.001)
 
 
+def until_idle(controller: Controller[Any]) -> None:
+    while not controller.idle:
+        threading.Event().wait(0.001)
+
+
 def make(reconcile: Reconciler, clock: FakeClock) -> Controller[str]:
     limiter: ItemExponentialFailureRateLimiter[str] = ItemExponentialFailureRateLimiter(1, 60)
     return Controller("test", reconcile, limiter=limiter, clock=clock)
@@ -83,8 +89,7 @@ def test_success_forgets_the_key() -> None:
         assert controller.queue.num_requeues("k") == 1
         clock.step(1)
         reconcile.wait()
-        while not controller.idle:
-            threading.Event().wait(0.001)
+        until_idle(controller)
         assert controller.queue.num_requeues("k") == 0
 
 
@@ -125,8 +130,7 @@ def test_a_terminal_error_waits_for_the_next_event(caplog: pytest.LogCaptureFixt
     controller.queue.add("k")
     with running(controller):
         reconcile.wait()
-        while not controller.idle:
-            threading.Event().wait(0.001)
+        until_idle(controller)
         controller.queue.add("k")
         reconcile.wait()
     assert "no such size; not tried again" in caplog.text
@@ -196,6 +200,211 @@ def test_a_period_ticks_until_the_stop() -> None:
     assert not thread.is_alive()
     with pytest.raises(ValueError, match="above 0 seconds, not 0"):
         Periodic(0, list)
+
+
+def test_an_unexpected_error_shows_where_it_came_from_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class RefusedError(Exception):
+        pass
+
+    reconcile = Reconciler(ValueError("a"), ValueError("b"), None, RefusedError("c"))
+    clock = FakeClock()
+    limiter: ItemExponentialFailureRateLimiter[str] = ItemExponentialFailureRateLimiter(1, 60)
+    controller: Controller[str] = Controller(
+        "test", reconcile, limiter=limiter, clock=clock, plain_errors=(RefusedError,)
+    )
+    controller.queue.add("k")
+    with running(controller):
+        for _ in range(2):
+            reconcile.wait()
+            until_waiting(controller)
+            clock.step(60)
+        reconcile.wait()
+        until_idle(controller)
+        controller.queue.add("k")
+        reconcile.wait()
+        until_waiting(controller)
+    failures = [record for record in caplog.records if "failed" in record.message]
+    assert [bool(record.exc_info) for record in failures] == [True, False, False]
+
+
+def test_a_reconcile_that_ends_its_thread_ends_the_controller() -> None:
+    def reconcile(key: str) -> None:
+        raise SystemExit(3)
+
+    controller: Controller[str] = Controller("test", reconcile, workers=2)
+    controller.queue.add("k")
+    with pytest.raises(SystemExit):
+        controller.run(Stop())
+    assert not [t for t in threading.enumerate() if "controller test" in t.name]
+
+
+def test_outcomes_are_counted_and_told() -> None:
+    told: list[tuple[str, float]] = []
+    outcomes = [None, Result(requeue_after=1), ValueError("no"), TerminalError("never")]
+    reconcile = Reconciler(*outcomes)
+    controller: Controller[int] = Controller(
+        "test", reconcile, on_reconciled=lambda how, took: told.append((how.value, took))
+    )
+    for key in range(4):
+        controller.queue.add(key)
+    with running(controller):
+        reconcile.wait(4)
+        while len(told) < 4:
+            threading.Event().wait(0.001)
+    assert [how for how, _ in told] == ["success", "requeue_after", "error", "terminal_error"]
+    assert all(0 <= took < PATIENCE for _, took in told)
+    found = controller.statistics()
+    assert (found.workers, found.active) == (1, 0)
+    assert set(found.outcomes.values()) == {1}
+
+
+def test_a_source_that_does_not_sync_in_time_is_named() -> None:
+    informer = Informer(Scripted([]), WIDGETS, Unstructured.decode)
+    clock = FakeClock()
+    controller: Controller[Request] = Controller(
+        "test", Reconciler(), sync_timeout=120, clock=clock
+    )
+    controller.watch(Kind(informer, enqueue_object))
+    clock_moves = threading.Timer(0.05, lambda: clock.step(120))
+    clock_moves.start()
+    with pytest.raises(SyncTimeoutError, match=r"within 120 s: widgets\.example\.com"):
+        controller.run(Stop())
+    clock_moves.join()
+
+
+def test_a_controller_runs_once_and_takes_no_source_after() -> None:
+    controller: Controller[str] = Controller("test", Reconciler())
+    stop = Stop()
+    stop.set()
+    controller.run(stop)
+    with pytest.raises(RuntimeError, match="runs once"):
+        controller.run(stop)
+    with pytest.raises(RuntimeError, match="runs already"):
+        controller.watch(Channel("c"))
+
+
+def test_a_channel_carries_keys_to_every_controller() -> None:
+    channel: Channel[str] = Channel("c")
+    channel.send("early")
+    channel.send("early")
+    reconcilers = [Reconciler(), Reconciler()]
+    controllers = [Controller[str](f"test {i}", r) for i, r in enumerate(reconcilers)]
+    for controller in controllers:
+        controller.watch(channel)
+    with running(controllers[0]):
+        reconcilers[0].wait()
+        with running(controllers[1]):
+            while not controllers[1].queue.idle or len(channel._adds) < 2:
+                threading.Event().wait(0.001)
+            channel.send("late")
+            for reconcile in reconcilers:
+                reconcile.wait()
+    assert [r.keys for r in reconcilers] == [["early", "late"], ["late"]]
+
+
+def test_a_function_is_a_source() -> None:
+    reconcile = Reconciler()
+    controller: Controller[str] = Controller("test", reconcile)
+
+    def start(add: Callable[[str], None], stop: Stop) -> threading.Thread:
+        add("k")
+        thread = threading.Thread(target=stop.wait, name="controller test source")
+        thread.start()
+        return thread
+
+    controller.watch(Func("mine", start))
+    with running(controller):
+        reconcile.wait()
+    assert not [t for t in threading.enumerate() if "controller test" in t.name]
+
+
+# -- coroutine functions -----------------------------------------------------------------------
+
+
+def test_coroutines_share_a_loop_and_run_side_by_side() -> None:
+    loops: set[asyncio.AbstractEventLoop] = set()
+    meeting = asyncio.Barrier(2)
+    met = threading.Event()
+
+    async def reconcile(key: str) -> None:
+        loops.add(asyncio.get_running_loop())
+        await meeting.wait()
+        met.set()
+
+    controller: Controller[str] = Controller("test", reconcile, workers=2)
+    controller.queue.add("a")
+    controller.queue.add("b")
+    with running(controller):
+        assert met.wait(PATIENCE)
+    assert len(loops) == 1
+    assert loops.pop().is_closed()
+
+
+def test_a_coroutine_ends_as_a_function_does(caplog: pytest.LogCaptureFixture) -> None:
+    keys: list[str] = []
+
+    class Reconcile:
+        async def __call__(self, key: str) -> Result | None:
+            keys.append(key)
+            match key:
+                case "again":
+                    return Result(requeue_after=3600)
+                case "never":
+                    raise TerminalError("no use")
+                case "fails":
+                    raise ValueError("oops")
+            return None
+
+    controller: Controller[str] = Controller("test", Reconcile(), clock=FakeClock())
+    for key in ("fine", "again", "never", "fails"):
+        controller.queue.add(key)
+    with running(controller):
+        while sum(controller.statistics().outcomes.values()) < 4:
+            threading.Event().wait(0.001)
+        assert controller.queue.statistics().waiting == 2
+        assert controller.queue.num_requeues("fails") == 1
+    assert set(controller.statistics().outcomes.values()) == {1}
+    assert "oops" in caplog.text
+
+
+def test_a_coroutine_that_takes_too_long_is_cancelled(caplog: pytest.LogCaptureFixture) -> None:
+    cancelled = threading.Event()
+
+    async def reconcile(key: str) -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    controller: Controller[str] = Controller("test", reconcile, reconcile_timeout=0.02)
+    controller.queue.add("k")
+    with running(controller):
+        assert cancelled.wait(PATIENCE)
+        until_waiting(controller)
+    assert "k failed (1 in a row): not done within 0.02 s" in caplog.text
+
+
+def test_tasks_that_coroutines_leave_behind_are_cancelled_at_the_stop() -> None:
+    left: list[asyncio.Task[bool]] = []
+    done = threading.Event()
+
+    async def reconcile(key: str) -> None:
+        left.append(asyncio.create_task(asyncio.Event().wait()))
+        done.set()
+
+    controller: Controller[str] = Controller("test", reconcile)
+    controller.queue.add("k")
+    with running(controller):
+        assert done.wait(PATIENCE)
+    assert left[0].cancelled()
+
+
+def test_a_function_cannot_have_a_timeout() -> None:
+    with pytest.raises(ValueError, match="only a coroutine function"):
+        Controller("test", Reconciler(), reconcile_timeout=1)
 
 
 # -- handlers and predicates -------------------------------------------------------------------

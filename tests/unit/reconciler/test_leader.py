@@ -181,12 +181,12 @@ def test_what_is_led_runs_only_while_leading_and_ends_before_the_release(
         assert one.started.wait(PATIENCE)
         with running(second.run, clock) as b:
             # The keeper and the candidate, and two that wait without a bound.
-            b.step_until(lambda: clock.now() > 30, waiting=4)
+            b.step_until(lambda: clock.now() > 20, waiting=4)
             assert not two.started.is_set()
 
             one.may_end.clear()
             a.stop.set()
-            b.step_until(lambda: clock.now() > 80, waiting=2)
+            b.step_until(lambda: clock.now() > 45, waiting=2)
             assert lease(server)["holderIdentity"] == "first", "renewed while its part ends"
             assert not two.started.is_set()
 

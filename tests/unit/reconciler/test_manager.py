@@ -6,9 +6,15 @@ import http.client
 import json
 import os
 import signal
+import socket
+import struct
+import subprocess
+import sys
 import threading
+import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +22,7 @@ from reconciler.health import HealthServer
 from reconciler.manager import Group, Manager
 from reconciler.stop import Stop
 from tests.unit.reconciler.scripted import PATIENCE
+from workqueue import Queue
 
 
 class Part:
@@ -101,6 +108,62 @@ def test_a_part_that_does_not_end_is_named_with_its_stack(
     assert "self.release.wait" in caplog.text
 
 
+def test_a_part_may_be_added_while_the_others_run() -> None:
+    log: list[str] = []
+    manager = Manager()
+    first, late = Part("first", log), Part("late", log)
+    manager.add(Group.CONTROLLERS, first)
+
+    def add_then_stop() -> None:
+        assert first.started.wait(PATIENCE)
+        manager.add(Group.CACHES, late)
+        assert late.started.wait(PATIENCE)
+        manager.stop()
+
+    thread = threading.Thread(target=add_then_stop)
+    thread.start()
+    manager.run()
+    thread.join(PATIENCE)
+    assert log == ["+first", "+late", "-first", "-late"]
+    with pytest.raises(RuntimeError, match="is stopping"):
+        manager.add(Group.CACHES, Part("too late", log))
+
+
+def test_a_second_signal_ends_the_process_at_once(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        """
+import threading
+from reconciler.manager import Group, Manager
+
+class Stuck:
+    name = "stuck"
+    def run(self, stop):
+        print("up", flush=True)
+        stop.wait()
+        print("stopping", flush=True)
+        threading.Event().wait()
+
+manager = Manager(stop_within=60)
+manager.add(Group.CACHES, Stuck())
+manager.run()
+"""
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen(
+        [sys.executable, str(program)], stdout=subprocess.PIPE, env=environment, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "up\n"
+            process.send_signal(signal.SIGTERM)
+            assert process.stdout.readline() == "stopping\n"
+            process.send_signal(signal.SIGINT)
+            assert process.wait(PATIENCE) == 128 + signal.SIGINT
+        finally:
+            process.kill()
+
+
 @contextmanager
 def serving(health: HealthServer) -> Iterator[None]:
     stop = Stop()
@@ -143,6 +206,75 @@ def test_health_says_what_is_missing() -> None:
         assert "health server" in body
 
 
+def test_checks_can_be_asked_for_or_left_out_by_name() -> None:
+    health = HealthServer(("127.0.0.1", 0))
+    health.add_check("pods", lambda: "not listed yet")
+    health.add_check("sync", lambda: None)
+    with serving(health):
+        assert ask(health, "/readyz/sync") == (200, "ready\n")
+        assert ask(health, "/readyz/pods")[0] == 503
+        assert ask(health, "/readyz/other")[0] == 404
+        assert ask(health, "/readyz?exclude=pods&verbose") == (200, "[+]sync ok\nready\n")
+
+
+def test_a_check_or_page_that_fails_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    health = HealthServer(("127.0.0.1", 0))
+    health.add_check("broken", lambda: str(1 // 0))
+    health.add_json("/debug/broken", lambda: 1 // 0)
+    with serving(health):
+        code, body = ask(health, "/readyz")
+        assert (code, body) == (
+            503,
+            "[-]broken failed: ZeroDivisionError: integer division or modulo by zero\nnot ready\n",
+        )
+        code, body = ask(health, "/debug/broken")
+        assert (code, body) == (
+            500,
+            "/debug/broken failed: integer division or modulo by zero\n",
+        )
+    assert "/debug/broken failed" in caplog.text
+
+
+def test_queues_and_pages_are_shown() -> None:
+    health = HealthServer(("127.0.0.1", 0))
+    queue: Queue[str] = Queue("orders")
+    queue.add("k")
+    health.add_queue(queue)
+    health.add_page("/metrics", lambda: ("text/plain; version=0.0.4", "up 1\n"))
+    with serving(health):
+        code, body = ask(health, "/debug/queues")
+        assert code == 200
+        assert json.loads(body)["orders"]["queued"] == 1
+        assert ask(health, "/metrics") == (200, "up 1\n")
+
+
+def test_memory_is_shown_by_line_where_it_is_traced() -> None:
+    health = HealthServer(("127.0.0.1", 0))
+    with serving(health):
+        assert "PYTHONTRACEMALLOC=1" in ask(health, "/debug/memory")[1]
+        tracemalloc.start()
+        try:
+            body = ask(health, "/debug/memory")[1]
+        finally:
+            tracemalloc.stop()
+        assert "bytes now" in body
+        assert ".py:" in body
+
+
+def test_somebody_who_hangs_up_is_no_noise(capsys: pytest.CaptureFixture[str]) -> None:
+    health = HealthServer(("127.0.0.1", 0))
+    health.add_page("/big", lambda: ("text/plain", "x" * 10_000_000))
+    with serving(health):
+        with socket.create_connection(health.address) as connection:
+            connection.sendall(b"GET /big HTTP/1.1\r\n\r\n")
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            connection.recv(10)
+        assert ask(health, "/healthz")[0] == 200
+        while [t for t in threading.enumerate() if "process_request_thread" in t.name]:
+            threading.Event().wait(0.001)
+    assert capsys.readouterr().err == ""
+
+
 def test_a_port_in_use_is_noticed_at_once() -> None:
     first = HealthServer(("127.0.0.1", 0))
     with serving(first), pytest.raises(OSError, match="in use"):
@@ -169,3 +301,24 @@ def test_stop_calls_back_once_also_when_it_came_before() -> None:
         pass
     left.set()
     assert calls == ["within", "after"]
+
+
+def test_a_callback_that_fails_keeps_nobody_from_stopping(caplog: pytest.LogCaptureFixture) -> None:
+    calls: list[str] = []
+    stop = Stop()
+
+    def broken() -> None:
+        raise ValueError("no")
+
+    with stop.calling(broken), stop.calling(lambda: calls.append("told")), stop.child() as child:
+        stop.set()
+        assert child
+    assert calls == ["told"]
+    assert "failed when it was told to stop" in caplog.text
+
+
+def test_a_childs_stop_is_its_own() -> None:
+    stop = Stop()
+    with stop.child() as child:
+        child.set()
+        assert not stop
