@@ -9,6 +9,7 @@ This is the only module that imports ``kubernetes``.
 
 from __future__ import annotations
 
+import re
 import socket
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -328,8 +329,9 @@ def _reason(error: Exception) -> str:
     inner = getattr(error, "reason", None) or error
     if len(inner.args) > 1 and isinstance(inner.args[1], Exception):
         inner = inner.args[1]
-    text = str(inner)
-    return text.rsplit(">: ", 1)[-1] or type(inner).__name__
+    # urllib3 begins with the connection's repr, which says no more than the host does.
+    text = re.sub(r"^(<.*?>|\w+\(.*?\)): ", "", str(inner))
+    return text or type(inner).__name__
 
 
 def load(kubeconfig: str | None = None, *, context: str | None = None) -> Client:
