@@ -16,6 +16,7 @@ from npc.controller import (
     pod_view,
     policy_view,
 )
+from npc.dataplane import DataplaneError
 from npc.dataplane.restore import RestoreDataplane
 from npc.ruleset import Family
 from reconciler.client import ConfigurationError, Resource, Transport, load
@@ -101,6 +102,7 @@ def _controller(caches: Caches, sync: PolicySync, period: float) -> Controller[s
         "network-policy",
         sync.full_sync,
         limiter=ItemExponentialFailureRateLimiter(_FIRST_RETRY, _LAST_RETRY),
+        plain_errors=(DataplaneError,),
     )
     controller.watch(Kind(caches.pods, enqueue_key(KEY), view_changed(pod_view)))
     controller.watch(Kind(caches.namespaces, enqueue_key(KEY), view_changed(namespace_view)))
