@@ -21,6 +21,7 @@ class Stop:
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
+        self._parent: Stop | None = None
         self._condition = threading.Condition()
         self._set = False
         self._callbacks: list[Callable[[], None]] = []
@@ -41,7 +42,7 @@ class Stop:
 
     def __bool__(self) -> bool:
         """Whether someone asked to stop."""
-        return self._set
+        return self._set or bool(self._parent)
 
     def wait(self, seconds: float | None = None) -> bool:
         """Wait until asked to stop, for ``seconds`` at most; whether it was asked."""
@@ -55,6 +56,7 @@ class Stop:
     def child(self) -> Iterator[Stop]:
         """Within the block, a request of its own, which this one is passed on to."""
         child = Stop(self._clock)
+        child._parent = self  # so that it counts from this moment, not from when it was told
         with self.calling(child.set):
             yield child
 

@@ -153,6 +153,14 @@ class ApiServer:
         self._loop = self._thread = None
 
     async def _close(self) -> None:
+        # A listener that is closed while the loop makes a connection of what it accepted leaks that
+        # socket, and its client waits for ever. So first accept no more, and let these three turns
+        # of the loop pass in which the connections appear.
+        for listener in self._listeners:
+            for sock in listener.sockets:
+                asyncio.get_running_loop().remove_reader(sock)
+        for _ in range(3):
+            await asyncio.sleep(0)
         for listener in self._listeners:
             listener.close()
         self._listeners.clear()

@@ -97,9 +97,6 @@ class Connections:
 
     async def close(self) -> None:
         """Drop every connection and wait until their tasks have ended."""
-        # A connection that the loop has accepted, and we have not seen yet, comes in three turns.
-        for _ in range(3):
-            await asyncio.sleep(0)
         self.reset()
         tasks = list(self._tasks)
         for task in tasks:

@@ -89,11 +89,13 @@ faults = st.one_of(
     st.builds(ShuffleInitial, st.integers(0, 9)),
 )
 
+changes = st.tuples(st.sampled_from(["put", "delete"]), st.sampled_from(NAMES))
+
 steps = st.lists(
     st.one_of(
-        st.tuples(st.just("put"), st.sampled_from(NAMES)),
-        st.tuples(st.just("delete"), st.sampled_from(NAMES)),
+        changes,
         st.tuples(st.just("fault"), st.tuples(faults, st.integers(1, 3), st.integers(0, 2))),
+        st.tuples(st.just("outage"), st.lists(changes, max_size=6)),
         st.tuples(st.just("compact"), st.none()),
         st.tuples(st.just("breathe"), st.none()),
     ),
@@ -119,6 +121,12 @@ def act(server: ApiServer, action: str, argument: Any, count: int) -> None:
         case "fault":
             fault, times, skip = argument
             server.faults.add(fault, resource="configmaps", times=times, skip=skip)
+        case "outage":
+            server.stop()
+            for inner, name in argument:
+                act(server, inner, name, count)
+            server.compact()
+            server.start()
         case "compact":
             server.compact()
         case "breathe":

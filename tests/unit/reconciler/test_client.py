@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from reconciler.call import Call
 from reconciler.client import (
     ApiError,
     Client,
@@ -213,6 +214,25 @@ def test_a_stop_does_not_touch_a_connection_that_serves_others_by_now(
     server.create({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}}, validate=False)
     assert b'"ADDED"' in next(iter(stream))
     stream.close()
+
+
+def test_a_call_that_has_ended_lets_its_socket_be() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        call = Call()
+        with call.current():
+            Call.served_by(ours)
+        call.end()
+        call.abort()
+        ours.sendall(b"still open")
+        assert theirs.recv(100) == b"still open"
+
+        late = Call()
+        late.abort()
+        with late.current():
+            Call.served_by(ours)
+        with pytest.raises(BrokenPipeError):
+            ours.sendall(b"closed")
 
 
 def test_closing_a_stream_that_has_ended_or_never_began_is_harmless(

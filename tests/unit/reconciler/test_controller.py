@@ -25,7 +25,7 @@ from workqueue.testing import FakeClock
 
 @contextmanager
 def running(controller: Controller[Any], stop: Stop | None = None) -> Iterator[Stop]:
-    stop = stop or Stop()
+    stop = Stop() if stop is None else stop
     thread = threading.Thread(target=controller.run, args=(stop,))
     thread.start()
     try:
@@ -148,6 +148,25 @@ def test_a_stop_lets_the_running_reconcile_end_and_starts_no_other() -> None:
         reconcile.gate.set()
     assert reconcile.keys == ["a"]
     assert not [t for t in threading.enumerate() if "controller test" in t.name]
+
+
+def test_a_key_that_a_worker_takes_after_the_stop_is_left() -> None:
+    reconcile = Reconciler()
+    controller: Controller[str] = Controller("test", reconcile)
+    stop = Stop()
+
+    def add_and_wait() -> None:
+        """The first to be told to stop, with a worker ready to take the key."""
+        controller.queue.add("late")
+        while controller.queue:
+            threading.Event().wait(0.001)
+
+    with stop.calling(add_and_wait), running(controller, stop):
+        controller.queue.add("early")
+        reconcile.wait()
+        until_idle(controller)
+        stop.set()
+    assert reconcile.keys == ["early"]
 
 
 def test_workers_share_the_keys_and_never_one_key() -> None:

@@ -141,6 +141,26 @@ def test_a_leader_that_cannot_renew_gives_up_in_time(
     assert "500" in caplog.text
 
 
+def test_a_slow_renewal_counts_from_when_it_was_asked_for(
+    server: ApiServer, client: Client
+) -> None:
+    clock = FakeClock()
+
+    class Slow:
+        def request(self, method: str, path: str, *args: Any, **options: Any) -> bytes:
+            if method == "PUT":
+                clock.step(4)
+                server.faults.add(Refuse(500), times=100, skip=1)
+            return client.request(method, path, *args, **options)
+
+    leader = Elector(Slow(), LeaseConfig("default", LEASE, "first"), clock=clock)
+    assert leader.acquire(Stop(clock))
+    with running(leader.keep, clock) as run:
+        run.step_until(lambda: run.error)
+    # Asked for at 2 s, answered at 6 s: the others wait no longer than until 17 s.
+    assert 12 <= clock.now() < 15
+
+
 def test_a_leader_whose_lease_was_taken_gives_up_at_once(server: ApiServer, client: Client) -> None:
     clock = FakeClock()
     leader = elector(client, "first", clock)
