@@ -1,7 +1,7 @@
-"""The threaded queues: client-go's work queue, its delaying and its rate-limiting form.
+"""The threaded queues: client-go's work queue, its delaying, rate-limiting and priority forms.
 
-All three share one lock. No thread of their own: workers that wait in ``get`` wake up when the next
-delayed key becomes due. Every method may be called by any thread; none blocks but ``get`` and
+Each has one lock. No thread of their own: workers that wait in ``get`` wake up when the next
+delayed key becomes due. Every method may be called by any thread; none waits but ``get`` and
 ``shut_down_with_drain``.
 
 A worker's life::
@@ -17,49 +17,70 @@ A worker's life::
 from __future__ import annotations
 
 import threading
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Generic, TypeVar
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from workqueue._core import Core, Statistics
+from workqueue._core import Core, Order
+from workqueue._front import Delaying, Front, Prioritised, RateLimiting, ShutDown
+from workqueue._priority import PriorityCore
 from workqueue.clock import SYSTEM_CLOCK, Clock
-from workqueue.limiters import RateLimiter, default_controller_rate_limiter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import TracebackType
     from typing import Self
 
+    from workqueue.limiters import RateLimiter
+    from workqueue.metrics import MetricsProvider
+
+__all__ = ["DelayingQueue", "PriorityQueue", "Queue", "RateLimitingQueue", "ShutDown"]
+
 K = TypeVar("K")
 
 
-class ShutDown(Exception):  # noqa: N818 - the name that queue.ShutDown has in newer Pythons
-    """The queue is shutting down and has nothing more to hand out."""
-
-
-class Queue(Generic[K]):
+class Queue(Front[K]):
     """A queue of keys that holds each key at most once and hands it to one worker at a time.
 
     Keys are compared by value and must be hashable. Ported from client-go ``workqueue.Typed``.
     """
 
-    def __init__(self, name: str = "", *, clock: Clock = SYSTEM_CLOCK) -> None:
-        self.name = name
-        self._clock = clock
-        self._core: Core[K] = Core()
+    def __init__(
+        self,
+        name: str = "",
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        metrics: MetricsProvider | None = None,
+        order: Order[K] | None = None,
+        preempt_delayed: bool = False,
+    ) -> None:
+        """
+        :param name: what metrics call it; without a name it has none
+        :param order: the order in which keys are handed out; first in, first out by default
+        :param preempt_delayed: whether an add drops the key's deadline. client-go's does not, so
+            that such a key runs twice
+        :raises ValueError: if the provider has a queue of that name already
+        """
         lock = threading.Lock()
         self._changed = threading.Condition(lock)
         self._settled = threading.Condition(lock)
         self._draining = False
+        meter = self._set_up(name, clock, metrics)
+        self._core = Core(order, preempt_delayed=preempt_delayed, observer=meter)
 
-    def add(self, key: K) -> None:
-        """Mark a key as needing work. Ignored after shutdown.
+    def _operation(self) -> AbstractContextManager[Any]:
+        return self._changed
 
-        :raises TypeError: if the key is not hashable
-        """
-        with self._changed:
-            self._promote()
-            if self._core.add(key):
-                self._changed.notify()
+    def _wake(self, count: int) -> None:
+        self._changed.notify(count)
+
+    def _wake_all(self) -> None:
+        self._changed.notify_all()
+        self._settled.notify_all()
+
+    def _finished(self) -> None:
+        if self._core.drained:
+            self._settled.notify_all()
+        super()._finished()
 
     def get(self, timeout: float | None = None) -> K:
         """Wait for a key and take it in hand; ``done`` must follow.
@@ -70,17 +91,28 @@ class Queue(Generic[K]):
         """
         core = self._core
         with self._changed:
-            until = None if timeout is None else self._clock.now() + timeout
-            while True:
+            if core.delayed:
                 self._promote()
-                if len(core):
-                    return core.take()
-                if core.shutting_down:
-                    raise ShutDown
-                if until is not None and self._clock.now() >= until:
-                    raise TimeoutError(f"no key within {timeout} s")
-                moments = [m for m in (until, core.next_due()) if m is not None]
-                self._clock.wait(self._changed, min(moments, default=None))
+            if not len(core):
+                self._wait(timeout)
+            return core.take()
+
+    def _wait(self, timeout: float | None) -> None:
+        """Return when a key is queued."""
+        core, clock = self._core, self._clock
+        until = None if timeout is None else clock.now() + timeout
+        while not len(core):
+            if core.shutting_down:
+                raise ShutDown
+            if until is not None and clock.now() >= until:
+                raise TimeoutError(f"no key within {timeout} s")
+            moments = [m for m in (until, core.next_due()) if m is not None]
+            self._getters += 1
+            try:
+                clock.wait(self._changed, min(moments, default=None))
+            finally:
+                self._getters -= 1
+            self._promote()
 
     def get_or_shutdown(self) -> tuple[K | None, bool]:
         """Wait for a key: ``(key, False)``, or ``(None, True)`` on shutdown, as Go's ``Get``."""
@@ -88,18 +120,6 @@ class Queue(Generic[K]):
             return self.get(), False
         except ShutDown:
             return None, True
-
-    def done(self, key: K) -> None:
-        """End the work on a key. If it was added meanwhile, it is queued again.
-
-        A key that is not in hand is ignored and counted.
-        """
-        with self._changed:
-            self._promote()
-            if self._core.done(key):
-                self._changed.notify()
-            elif self._core.drained:
-                self._settled.notify_all()
 
     @contextmanager
     def lease(self, timeout: float | None = None) -> Iterator[K]:
@@ -117,7 +137,7 @@ class Queue(Generic[K]):
         """
         with self._changed:
             self._draining = False
-            self._shut_down()
+            self._begin_shut_down()
 
     def shut_down_with_drain(self, timeout: float | None = None) -> bool:
         """Take no more keys and wait until all that are queued or in hand are done.
@@ -127,7 +147,7 @@ class Queue(Generic[K]):
         """
         with self._changed:
             self._draining = True
-            self._shut_down()
+            self._begin_shut_down()
             until = None if timeout is None else self._clock.now() + timeout
             while self._draining and not self._core.drained:
                 if until is not None and self._clock.now() >= until:
@@ -135,42 +155,11 @@ class Queue(Generic[K]):
                 self._clock.wait(self._settled, until)
             return self._core.drained
 
-    def _shut_down(self) -> None:
+    def _begin_shut_down(self) -> None:
         self._promote()
         self._core.shut_down()
-        self._changed.notify_all()
-        self._settled.notify_all()
-
-    @property
-    def shutting_down(self) -> bool:
-        """Whether no more keys are taken."""
-        return self._core.shutting_down
-
-    @property
-    def idle(self) -> bool:
-        """Whether nothing is queued, in hand, or becomes due later."""
-        with self._changed:
-            return self._core.idle
-
-    def statistics(self) -> Statistics:
-        """Count everything, at one moment."""
-        with self._changed:
-            self._promote()
-            return self._core.statistics()
-
-    def __len__(self) -> int:
-        """How many keys are queued: neither those in hand nor those that become due later."""
-        with self._changed:
-            self._promote()
-            return len(self._core)
-
-    def _promote(self) -> None:
-        """Queue what has become due, and wake as many workers.
-
-        Before every operation, so that keys are queued in the order in which they became due or
-        were added, whenever somebody looks.
-        """
-        self._changed.notify(self._core.promote(self._clock.now()))
+        self._wake_all()
+        self._finished()
 
     def __enter__(self) -> Self:
         return self
@@ -184,30 +173,11 @@ class Queue(Generic[K]):
         self.shut_down()
 
 
-class DelayingQueue(Queue[K]):
+class DelayingQueue(Queue[K], Delaying[K]):
     """A queue that can also add a key later. Ported from client-go ``TypedDelayingInterface``."""
 
-    def add_after(self, key: K, delay: float) -> None:
-        """Add the key once ``delay`` seconds have passed; at once if that is not above 0.
 
-        A key has one deadline, the earliest asked for. An infinite delay adds it never. Deadlines
-        do not survive shutdown.
-
-        :raises ValueError: if ``delay`` is not a number
-        """
-        with self._changed:
-            self._promote()
-            if self._core.add_after(key, delay, self._clock.now()):
-                self._changed.notify()
-
-    def forget_delayed(self, key: K) -> bool:
-        """Drop the key's deadline, if it has one; whether it had."""
-        with self._changed:
-            self._promote()
-            return self._core.forget_delayed(key)
-
-
-class RateLimitingQueue(DelayingQueue[K]):
+class RateLimitingQueue(DelayingQueue[K], RateLimiting[K]):
     """A queue that adds a failing key later and later.
 
     Ported from client-go ``TypedRateLimitingInterface``.
@@ -219,18 +189,42 @@ class RateLimitingQueue(DelayingQueue[K]):
         name: str = "",
         *,
         clock: Clock = SYSTEM_CLOCK,
+        metrics: MetricsProvider | None = None,
+        order: Order[K] | None = None,
+        preempt_delayed: bool = False,
     ) -> None:
-        super().__init__(name, clock=clock)
-        self._limiter = limiter or default_controller_rate_limiter(clock=clock)
+        """
+        :param limiter: how long failing keys wait; client-go's default where none is given
+        """
+        super().__init__(
+            name, clock=clock, metrics=metrics, order=order, preempt_delayed=preempt_delayed
+        )
+        self._set_limiter(limiter)
 
-    def add_rate_limited(self, key: K) -> None:
-        """Add the key when the limiter says it may be tried again."""
-        self.add_after(key, self._limiter.when(key))
 
-    def forget(self, key: K) -> None:
-        """Tell the limiter that the key succeeded. Removes nothing from the queue."""
-        self._limiter.forget(key)
+class PriorityQueue(RateLimitingQueue[K], Prioritised[K]):
+    """A queue that hands out the key of the highest priority first.
 
-    def num_requeues(self, key: K) -> int:
-        """How often the limiter saw the key fail since it was last forgotten."""
-        return self._limiter.num_requeues(key)
+    Higher numbers first; first in, first out within a priority. An add pulls a key forward that
+    waits for its deadline. Ported from controller-runtime's ``priorityqueue``.
+    """
+
+    def __init__(
+        self,
+        limiter: RateLimiter[K] | None = None,
+        name: str = "",
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        metrics: MetricsProvider | None = None,
+    ) -> None:
+        super().__init__(limiter, name, clock=clock, metrics=metrics)
+        self._core: PriorityCore[K] = PriorityCore(observer=self._meter)
+
+    def get_with_priority(self, timeout: float | None = None) -> tuple[K, int]:
+        """``get`` a key and the priority with which it was queued."""
+        with self._changed:
+            self._promote()
+            if not len(self._core):
+                self._wait(timeout)
+            key = self._core.take()
+            return key, self._core.priority_in_hand(key)

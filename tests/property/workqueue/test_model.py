@@ -14,7 +14,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from workqueue import ItemExponentialFailureRateLimiter, RateLimitingQueue, ShutDown
+from tests.contract.workqueue.fronts import Asyncio, Threaded
+from workqueue import ItemExponentialFailureRateLimiter, ShutDown
 from workqueue.testing import FakeClock
 
 keys = st.sampled_from("abc")
@@ -73,12 +74,18 @@ class Model:
 
 
 class QueueMachine(RuleBasedStateMachine):
+    make_front: type[Threaded | Asyncio] = Threaded
+
     def __init__(self) -> None:
         super().__init__()
         self.clock = FakeClock()
         self.model = Model()
         limiter: ItemExponentialFailureRateLimiter[str] = ItemExponentialFailureRateLimiter(1, 4)
-        self.queue: RateLimitingQueue[str] = RateLimitingQueue(limiter, clock=self.clock)
+        self.front = self.make_front()
+        self.queue = self.front.make("RateLimitingQueue", limiter, clock=self.clock)
+
+    def teardown(self) -> None:
+        self.front.close()
 
     @rule(key=keys)
     def add(self, key: str) -> None:
@@ -156,5 +163,11 @@ class QueueMachine(RuleBasedStateMachine):
             assert self.queue.num_requeues(key) == model.failures.get(key, 0)
 
 
+class AsyncioMachine(QueueMachine):
+    make_front = Asyncio
+
+
 QueueMachine.TestCase.settings = settings(max_examples=300, stateful_step_count=40, deadline=None)
-TestQueue = QueueMachine.TestCase
+AsyncioMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestThreaded = QueueMachine.TestCase
+TestAsyncio = AsyncioMachine.TestCase
