@@ -2,8 +2,8 @@
 
 An informer follows the in-memory API server over real HTTP while objects come, change and go, and
 while requests are refused, cut, stalled, duplicated and reordered. No object may be lost, none may
-remain that is gone, and what the handlers were told must add up to the store: those that were told of everything, and
-those that slept until the end.
+remain that is gone, and what the handlers were told must add up to the store: those that were told
+of everything, and those that slept until the end.
 """
 
 from __future__ import annotations
@@ -55,12 +55,17 @@ class Hurried(SystemClock):
 class Known:
     """What a handler believes, from nothing but what it was told."""
 
-    def __init__(self, *, exact: bool) -> None:
+    def __init__(self, gate: threading.Event | None = None) -> None:
+        """
+        :param gate: to wait for before each event, as one does who may skip what was between
+        """
         self.objects: dict[Request, str] = {}
         self.wrong: list[str] = []
-        self._exact = exact
+        self._gate = gate
 
     def __call__(self, event: Event[Unstructured]) -> None:
+        if self._gate is not None:
+            assert self._gate.wait(PATIENCE)
         key, version = key_of(event.obj), event.obj.resource_version
         before = self.objects.get(key)
         match event.type:
@@ -70,7 +75,7 @@ class Known:
                 self.wrong.append(f"{key} was changed and never added")
             case EventType.DELETED if before is None:
                 self.wrong.append(f"{key} was deleted and never added")
-        if self._exact and event.type is EventType.MODIFIED:
+        if self._gate is None and event.type is EventType.MODIFIED:
             assert event.old is not None
             if event.old.resource_version != before:
                 self.wrong.append(f"{key} was {before}, not {event.old.resource_version}")
@@ -191,12 +196,10 @@ def test_once_quiet_the_store_is_what_the_server_has(
         for count, (action, argument) in enumerate(before):
             act(server, action, argument, count)
         with following(server, watch_list=watch_list) as informer:
-            inline, slow = Known(exact=True), Known(exact=False)
-            informer.add_handler(inline)
             gate = threading.Event()
-            buffered = informer.add_handler(
-                lambda e: gate.wait(PATIENCE) and slow(e), blocking=True
-            )
+            inline, slow = Known(), Known(gate)
+            informer.add_handler(inline)
+            buffered = informer.add_handler(slow, blocking=True)
             if synced:
                 assert informer.wait_synced(PATIENCE)
             for count, (action, argument) in enumerate(during):
