@@ -104,10 +104,11 @@ class Front(Generic[K]):
 
         :raises TypeError: if the key is not hashable
         """
+        core = self._core
         with self._operation():
-            if self._core.delayed:
+            if core.delayed:
                 self._promote()
-            if self._core.add(key) and self._getters:
+            if core.add(key) and self._getters:
                 self._wake(1)
 
     def done(self, key: K) -> None:
@@ -115,13 +116,14 @@ class Front(Generic[K]):
 
         A key that is not in hand is ignored and counted.
         """
+        core = self._core
         with self._operation():
-            if self._core.delayed:
+            if core.delayed:
                 self._promote()
-            if self._core.done(key):
+            if core.done(key):
                 if self._getters:
                     self._wake(1)
-            elif self._core.shutting_down:
+            elif core.shutting_down:
                 self._finished()
 
     def _add_after(self, key: K, delay: float) -> None:

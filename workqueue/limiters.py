@@ -7,6 +7,7 @@ limiter may be used by several threads.
 from __future__ import annotations
 
 import math
+import random
 import threading
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
@@ -39,16 +40,24 @@ class RateLimiter(Protocol[K_contra]):
 
 
 class _FailureCounter(Generic[K]):
-    """Counts failures of each key in any mapping, under a lock."""
+    """Counts failures of each key in any mapping, under a lock.
 
-    def __init__(self, failures: MutableMapping[K, int] | None) -> None:
+    With ``max_keys`` no more keys than that are counted: a further one is treated as if it had
+    failed often, and nothing that is counted makes way for it. A failing key that was dropped would
+    start over, and be tried in a hot loop.
+    """
+
+    def __init__(self, failures: MutableMapping[K, int] | None, max_keys: int | None) -> None:
         self._failures: MutableMapping[K, int] = {} if failures is None else failures
+        self._max_keys = max_keys
         self._lock = threading.Lock()
 
-    def _count(self, key: K) -> int:
-        """Count one more failure and return how many there were before."""
+    def _count(self, key: K) -> int | None:
+        """Count one more failure and return how many there were before; ``None`` if it is full."""
         with self._lock:
             before = self._failures.get(key, 0)
+            if not before and self._max_keys is not None and len(self._failures) >= self._max_keys:
+                return None
             self._failures[key] = before + 1
             return before
 
@@ -67,24 +76,38 @@ class ItemExponentialFailureRateLimiter(_FailureCounter[K]):
     """``base * 2**failures`` seconds, at most ``maximum``; each key by itself."""
 
     def __init__(
-        self, base: float, maximum: float, *, failures: MutableMapping[K, int] | None = None
+        self,
+        base: float,
+        maximum: float,
+        *,
+        failures: MutableMapping[K, int] | None = None,
+        max_keys: int | None = None,
+        jitter: float = 0.0,
+        rng: random.Random | None = None,
     ) -> None:
         """
         :param base: seconds after the first failure
         :param maximum: seconds at most
         :param failures: where failures are counted; a ``dict`` of its own by default
+        :param max_keys: how many keys are counted; a further one waits ``maximum`` at once
+        :param jitter: up to this part of the delay is added by chance, so that many who fail
+            together do not come back together; the maximum is then exceeded by as much
         :raises ValueError: if a duration is negative or not a number
         """
-        super().__init__(failures)
+        super().__init__(failures, max_keys)
+        self._jitter = _duration("jitter", jitter)
+        self._rng = rng or random.Random()  # noqa: S311 - spreads load, hides nothing
         self._base = _duration("base", base)
         self._maximum = _duration("maximum", maximum)
 
     def when(self, key: K) -> float:
         """Count one more failure; seconds until the key may be tried again."""
         exponent = self._count(key)
-        if exponent >= _MAX_EXPONENT:
-            return self._maximum if self._base else 0.0
-        return min(self._base * 2.0**exponent, self._maximum)
+        if exponent is None or exponent >= _MAX_EXPONENT:
+            delay = self._maximum if self._base else 0.0
+        else:
+            delay = min(self._base * 2.0**exponent, self._maximum)
+        return delay * (1 + self._jitter * self._rng.random()) if self._jitter else delay
 
 
 class ItemFastSlowRateLimiter(_FailureCounter[K]):
@@ -97,15 +120,22 @@ class ItemFastSlowRateLimiter(_FailureCounter[K]):
         attempts: int,
         *,
         failures: MutableMapping[K, int] | None = None,
+        max_keys: int | None = None,
     ) -> None:
-        super().__init__(failures)
+        """
+        :param failures: where failures are counted; a ``dict`` of its own by default
+        :param max_keys: how many keys are counted; a further one is slow at once
+        :raises ValueError: if a duration is negative or not a number
+        """
+        super().__init__(failures, max_keys)
         self._fast = _duration("fast", fast)
         self._slow = _duration("slow", slow)
         self._attempts = attempts
 
     def when(self, key: K) -> float:
         """Count one more failure; seconds until the key may be tried again."""
-        return self._fast if self._count(key) < self._attempts else self._slow
+        before = self._count(key)
+        return self._fast if before is not None and before < self._attempts else self._slow
 
 
 class BucketRateLimiter(Generic[K]):

@@ -60,15 +60,16 @@ class Queue(Front[K]):
             that such a key runs twice
         :raises ValueError: if the provider has a queue of that name already
         """
-        lock = threading.Lock()
-        self._changed = threading.Condition(lock)
-        self._settled = threading.Condition(lock)
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._settled = threading.Condition(self._lock)
         self._draining = False
         meter = self._set_up(name, clock, metrics)
         self._core = Core(order, preempt_delayed=preempt_delayed, observer=meter)
 
     def _operation(self) -> AbstractContextManager[Any]:
-        return self._changed
+        # The lock itself: entering a condition costs a call more.
+        return self._lock
 
     def _wake(self, count: int) -> None:
         self._changed.notify(count)
@@ -90,7 +91,7 @@ class Queue(Front[K]):
         :raises TimeoutError: if nothing came in time
         """
         core = self._core
-        with self._changed:
+        with self._lock:
             if core.delayed:
                 self._promote()
             if not len(core):
@@ -135,7 +136,7 @@ class Queue(Front[K]):
 
         Ends a drain that others wait for.
         """
-        with self._changed:
+        with self._lock:
             self._draining = False
             self._begin_shut_down()
 
@@ -145,7 +146,7 @@ class Queue(Front[K]):
         :param timeout: seconds to wait at most; ``None`` waits for ever
         :returns: whether everything was done; ``False`` on timeout or if ``shut_down`` came
         """
-        with self._changed:
+        with self._lock:
             self._draining = True
             self._begin_shut_down()
             until = None if timeout is None else self._clock.now() + timeout
@@ -222,7 +223,7 @@ class PriorityQueue(RateLimitingQueue[K], Prioritised[K]):
 
     def get_with_priority(self, timeout: float | None = None) -> tuple[K, int]:
         """``get`` a key and the priority with which it was queued."""
-        with self._changed:
+        with self._lock:
             self._promote()
             if not len(self._core):
                 self._wait(timeout)

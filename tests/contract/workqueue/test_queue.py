@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import threading
 import weakref
 from collections import Counter
@@ -19,7 +20,7 @@ from tests.contract.workqueue.fronts import (
     until,
     until_getters,
 )
-from workqueue import ItemExponentialFailureRateLimiter, ShutDown
+from workqueue import ItemExponentialFailureRateLimiter, Queue, ShutDown
 from workqueue.testing import FakeClock, RecordingMetrics
 
 Front = Threaded | Asyncio
@@ -430,6 +431,74 @@ def test_many_threads_never_share_a_key_and_lose_no_add(front: Front) -> None:
     for consumer in consumers:
         consumer.outcome()
     assert seen == added
+
+
+def test_stress() -> None:
+    """Sixteen producers, eight workers, a million adds of a hundred keys."""
+    queue: Queue[int] = Queue()
+    moments = itertools.count()
+    last_add, last_run = [0] * 100, [0] * 100
+    in_hand: set[int] = set()
+    lock = threading.Lock()
+
+    def produce(number: int) -> None:
+        for i in range(62_500):
+            key = (number + i) % 100
+            with lock:
+                last_add[key] = next(moments)
+            queue.add(key)
+
+    def consume() -> None:
+        while True:
+            try:
+                key = queue.get()
+            except ShutDown:
+                return
+            with lock:
+                assert key not in in_hand
+                in_hand.add(key)
+                last_run[key] = next(moments)
+            with lock:
+                in_hand.remove(key)
+            queue.done(key)
+
+    consumers = [Caller(consume) for _ in range(8)]
+    producers = [Caller(partial(produce, number)) for number in range(16)]
+    for producer in producers:
+        producer.join()
+    assert queue.shut_down_with_drain(PATIENCE)
+    for consumer in consumers:
+        consumer.outcome()
+    found = queue.statistics()
+    assert found.adds + found.collapsed == 1_000_000
+    assert all(run > add for run, add in zip(last_run, last_add, strict=True))
+
+
+def test_the_limiter_counts_also_after_shutdown_though_nothing_is_queued(front: Front) -> None:
+    limiter: ItemExponentialFailureRateLimiter[str] = ItemExponentialFailureRateLimiter(1, 9)
+    queue = front.make("RateLimitingQueue", limiter)
+    queue.shut_down()
+    queue.add_rate_limited("a")
+    assert queue.num_requeues("a") == 1
+    assert queue.idle
+
+
+def test_a_key_that_is_never_done_is_never_handed_out_again(front: Front, clock: FakeClock) -> None:
+    queue = front.make("Queue", clock=clock)
+    queue.add("a")
+    queue.get()
+    queue.add("a")
+    queue.add("b")
+    assert queue.get() == "b"
+    with pytest.raises(TimeoutError):
+        queue.get(timeout=0)
+
+
+def test_keys_are_compared_by_value(front: Front) -> None:
+    queue = front.make("Queue")
+    for key in (1, True, 1.0):
+        queue.add(key)
+    assert len(queue) == 1
 
 
 # -- the priority queue ------------------------------------------------------------------------

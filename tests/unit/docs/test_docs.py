@@ -28,7 +28,7 @@ def test_links_lead_somewhere(document: Path) -> None:
 
 def test_the_queues_example_runs() -> None:
     page = ROOT / "docs" / "queue" / "python.md"
-    [example] = _EXAMPLE.findall(page.read_text())
+    example = _EXAMPLE.findall(page.read_text())[0]
     done = subprocess.run(
         [sys.executable, "-c", example], capture_output=True, text=True, timeout=30, check=False
     )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import random
 
 import pytest
+from cachetools import TTLCache
 
 from workqueue import (
     BucketRateLimiter,
@@ -119,3 +121,38 @@ def test_durations_that_are_none_are_refused(seconds: float) -> None:
         BucketRateLimiter(seconds, 1)
     with pytest.raises(ValueError, match="burst must not be negative"):
         BucketRateLimiter(1, -1)
+
+
+def test_a_full_map_fails_closed_and_drops_nobody() -> None:
+    limiter: ItemExponentialFailureRateLimiter[str] = ItemExponentialFailureRateLimiter(
+        1, 30, max_keys=2
+    )
+    assert [limiter.when(key) for key in "aabc"] == [1, 2, 1, 30]
+    assert limiter.num_requeues("c") == 0
+    assert limiter.when("a") == 4
+    limiter.forget("b")
+    assert limiter.when("c") == 1
+    slow: ItemFastSlowRateLimiter[str] = ItemFastSlowRateLimiter(1, 9, 5, max_keys=1)
+    assert [slow.when(key) for key in "aba"] == [1, 9, 1]
+
+
+def test_forgotten_failures_expire_in_a_cache_with_a_lifetime() -> None:
+    clock = FakeClock()
+    failures: TTLCache[str, int] = TTLCache(maxsize=100, ttl=60, timer=clock.now)
+    limiter = ItemExponentialFailureRateLimiter(1, 30, failures=failures, max_keys=2)
+    assert [limiter.when(key) for key in "abc"] == [1, 1, 30]
+    clock.step(59)
+    assert limiter.when("a") == 2
+    clock.step(59)
+    assert limiter.when("c") == 1  # b was never forgotten, but its time is over
+    assert limiter.when("a") == 4
+
+
+def test_jitter_spreads_upwards() -> None:
+    limiter: ItemExponentialFailureRateLimiter[str] = ItemExponentialFailureRateLimiter(
+        1, 4, jitter=0.5, rng=random.Random(1)
+    )
+    delays = [limiter.when("a") for _ in range(50)]
+    assert 1 <= delays[0] <= 1.5
+    assert all(4 <= delay <= 6 for delay in delays[2:])
+    assert len(set(delays[2:])) > 40
