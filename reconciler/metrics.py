@@ -163,7 +163,9 @@ class PrometheusMetrics:
             for name_of_queue, gauges in read:
                 gauge.add_metric([name_of_queue], value(gauges))
             yield gauge
-        queues = [(name, self._queues[name]) for name, _ in read]
+        # Queues may begin and end meanwhile; one that has gone is left out.
+        known = dict(self._queues)
+        queues = [(name, known[name]) for name, _ in read if name in known]
         for (name, description), count in (
             (_ADDS, lambda queue: queue.adds),
             (_RETRIES, lambda queue: queue.retries),

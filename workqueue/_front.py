@@ -38,9 +38,15 @@ class Front(Generic[K]):
         self._clock = clock
         self._getters = 0
         if metrics is not None and name:
-            self._meter = Meter(clock, metrics.open(name, self._gauges))
-            self._metered = True
+            self._meter = Meter(clock)
         return self._meter
+
+    def _open_metrics(self, metrics: MetricsProvider | None) -> None:
+        """Begin the series; from here on the queue may be read at any moment, so that this comes
+        once it is whole."""
+        if metrics is not None and self._meter is not None:
+            self._meter.instruments = metrics.open(self.name, self._gauges)
+            self._metered = True
 
     def _operation(self) -> AbstractContextManager[Any]:
         """Keep others out."""
@@ -48,6 +54,10 @@ class Front(Generic[K]):
 
     def _wake(self, count: int) -> None:
         """Wake so many of those who wait for a key."""
+        raise AssertionError("each front says how")
+
+    def _look_again(self) -> None:
+        """The first deadline is a new one: whoever waits for the old one must learn of it."""
         raise AssertionError("each front says how")
 
     def _wake_all(self) -> None:
@@ -132,7 +142,13 @@ class Front(Generic[K]):
             if self._meter is not None and not self._core.shutting_down:
                 self._meter.retried()
             if self._core.add_after(key, delay, self._clock.now()):
-                self._wake(1)
+                self._wake_for(delay)
+
+    def _wake_for(self, delay: float) -> None:
+        if delay > 0:
+            self._look_again()
+        else:
+            self._wake(1)
 
 
 class Delaying(Front[K]):
@@ -201,7 +217,7 @@ class Prioritised(RateLimiting[K]):
                 if delay != 0 and self._meter is not None and not self._core.shutting_down:
                     self._meter.retried()
                 if self._core.add_with(key, priority, delay, self._clock.now()):
-                    self._wake(1)
+                    self._wake_for(delay)
 
     def _limited(self, key: K, rate_limited: bool) -> float:
         return self._limiter.when(key) if rate_limited else 0.0

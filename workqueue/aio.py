@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from workqueue.limiters import RateLimiter
-    from workqueue.metrics import MetricsProvider
+    from workqueue.metrics import Gauges, MetricsProvider
 
 __all__ = [
     "DelayingQueue",
@@ -61,6 +61,7 @@ class Queue(Front[K]):
         self._draining = False
         meter = self._set_up(name, clock, metrics)
         self._core = Core(order, preempt_delayed=preempt_delayed, observer=meter)
+        self._open_metrics(metrics)
 
     # -- waking --------------------------------------------------------------------------------
 
@@ -99,10 +100,16 @@ class Queue(Front[K]):
         self._promote()
         self._arm()
 
-    def _add_after(self, key: K, delay: float) -> None:
-        super()._add_after(key, delay)
-        if self._waiters:
-            self._arm()
+    def _look_again(self) -> None:
+        self._arm()
+
+    def _gauges(self) -> Gauges:
+        """Called by whatever thread collects metrics, so it must not promote: that is the loop's.
+
+        A key that became due while every task was busy is counted from the next operation on.
+        """
+        assert self._meter is not None
+        return self._meter.gauges()
 
     # -- waiting -------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ provider refuses the second until the first has ended.
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
@@ -81,33 +82,47 @@ class MetricsProvider(Protocol):
 
 
 class Meter(Generic[K]):
-    """Watches one queue's keys and tells its instruments. The queue's lock guards it."""
+    """Watches one queue's keys and tells its instruments.
 
-    def __init__(self, clock: Clock, instruments: Instruments) -> None:
+    The moments are guarded by a lock of its own, because an asyncio queue has none and is read by
+    other threads.
+    """
+
+    instruments: Instruments
+    """Set before the queue is used."""
+
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._instruments = instruments
+        self._lock = threading.Lock()
         self._added_at: dict[K, float] = {}
         self._taken_at: dict[K, float] = {}
 
     def added(self, key: K, at: float | None) -> None:
-        self._instruments.added()
-        self._added_at[key] = self._clock.now() if at is None else at
+        self.instruments.added()
+        with self._lock:
+            self._added_at[key] = self._clock.now() if at is None else at
 
     def taken(self, key: K) -> None:
         now = self._clock.now()
-        self._instruments.waited(now - self._added_at.pop(key))
-        self._taken_at[key] = now
+        with self._lock:
+            added_at = self._added_at.pop(key)
+            self._taken_at[key] = now
+        self.instruments.waited(now - added_at)
 
     def finished(self, key: K) -> None:
-        self._instruments.worked(self._clock.now() - self._taken_at.pop(key))
+        with self._lock:
+            taken_at = self._taken_at.pop(key)
+        self.instruments.worked(self._clock.now() - taken_at)
 
     def retried(self) -> None:
-        self._instruments.retried()
+        self.instruments.retried()
 
     def gauges(self) -> Gauges:
         now = self._clock.now()
-        ages = [now - moment for moment in self._taken_at.values()]
-        return Gauges(len(self._added_at), sum(ages), max(ages, default=0.0))
+        with self._lock:
+            depth = len(self._added_at)
+            ages = [now - moment for moment in self._taken_at.values()]
+        return Gauges(depth, sum(ages), max(ages, default=0.0))
 
     def close(self) -> None:
-        self._instruments.close()
+        self.instruments.close()

@@ -66,6 +66,7 @@ class Queue(Front[K]):
         self._draining = False
         meter = self._set_up(name, clock, metrics)
         self._core = Core(order, preempt_delayed=preempt_delayed, observer=meter)
+        self._open_metrics(metrics)
 
     def _operation(self) -> AbstractContextManager[Any]:
         # The lock itself: entering a condition costs a call more.
@@ -73,6 +74,10 @@ class Queue(Front[K]):
 
     def _wake(self, count: int) -> None:
         self._changed.notify(count)
+
+    def _look_again(self) -> None:
+        # All of them: one alone may give up, by its timeout, before the deadline that it learnt of.
+        self._changed.notify_all()
 
     def _wake_all(self) -> None:
         self._changed.notify_all()

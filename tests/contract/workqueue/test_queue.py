@@ -326,6 +326,18 @@ def test_an_earlier_deadline_wakes_a_worker_that_waits_for_a_later_one(
     assert waiting.outcome() == "sooner"
 
 
+def test_a_deadline_outlives_the_worker_that_was_woken_for_it(front: Front) -> None:
+    # The real clock, because a step of the fake one wakes more than the queue asks for.
+    queue = front.make("DelayingQueue")
+    patient_for_a_moment = Caller(lambda: queue.get(timeout=0.05))
+    until_getters(queue, 1)
+    patient = Caller(queue.get)
+    until_getters(queue, 2)
+    queue.add_after("a", 0.2)
+    assert patient_for_a_moment.outcome() is TimeoutError
+    assert patient.outcome() == "a"
+
+
 def test_all_that_is_due_at_once_reaches_all_who_wait(front: Front, clock: FakeClock) -> None:
     queue = front.make("DelayingQueue", clock=clock)
     workers = [Caller(queue.get) for _ in range(3)]

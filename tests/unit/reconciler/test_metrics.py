@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import prometheus_client
@@ -10,9 +12,9 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from reconciler.metrics import OpenTelemetryMetrics, PrometheusMetrics
-from workqueue import RateLimitingQueue
+from workqueue import Gauges, Instruments, PriorityQueue, Queue, RateLimitingQueue, aio
 from workqueue.metrics import DURATION_BUCKETS, MetricsProvider
-from workqueue.testing import FakeClock
+from workqueue.testing import FakeClock, RecordingMetrics
 
 
 def exercise(metrics: MetricsProvider, name: str = "q") -> RateLimitingQueue[str]:
@@ -105,6 +107,49 @@ def test_two_queues_of_one_name_are_refused_until_the_first_has_ended() -> None:
         first.done("b")
         exercise(metrics).shut_down()
     provider.shutdown()
+
+
+def test_a_scrape_may_come_while_a_queue_begins_or_ends() -> None:
+    metrics = PrometheusMetrics()
+    registry = prometheus_client.CollectorRegistry()
+    registry.register(metrics)
+    scraped: list[bytes] = []
+
+    class ScrapesWhenRead:
+        """A provider that is read at once, as a scrape might do, and while its queue ends."""
+
+        def open(self, name: str, gauges: Callable[[], Gauges]) -> Instruments:
+            def read() -> Gauges:
+                found = gauges()
+                instruments.close()
+                return found
+
+            instruments = metrics.open(name, read)
+            scraped.append(prometheus_client.generate_latest(registry))
+            return instruments
+
+    for kind in (Queue, PriorityQueue, aio.Queue, aio.PriorityQueue):
+        kind(name="q", metrics=ScrapesWhenRead())
+    assert len(scraped) == 4
+
+
+def test_an_asyncio_queue_may_be_scraped_by_another_thread() -> None:
+    """Reading changes nothing: what is due is queued on the loop's thread alone."""
+    clock = FakeClock()
+    metrics = RecordingMetrics()
+    queue: aio.DelayingQueue[str] = aio.DelayingQueue("q", clock=clock, metrics=metrics)
+
+    async def scenario() -> None:
+        waiting = asyncio.create_task(queue.get())
+        await asyncio.sleep(0)
+        queue.add_after("a", 1)
+        clock._now = 1  # the loop has not been told yet
+        read = await asyncio.to_thread(metrics.queues["q"].gauges)
+        assert read.depth == 0
+        clock.step(0)
+        assert await waiting == "a"
+
+    asyncio.run(scenario())
 
 
 def test_a_queue_without_a_name_has_no_metrics() -> None:
