@@ -14,7 +14,7 @@ import hashlib
 import ipaddress
 import json
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -27,9 +27,12 @@ from npc.ruleset import (
     AddressSet,
     Binding,
     Chain,
+    Denial,
     Direction,
+    Dispatch,
     Family,
     FamilyRules,
+    Guard,
     Ports,
     Protocol,
     Rule,
@@ -43,6 +46,22 @@ if TYPE_CHECKING:
 
     from npc.api import Namespace, NetworkPolicy, Pod
     from npc.policy import Peer, PolicyRule
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the operator decides about enforcement.
+
+    Traffic from or to the blocks ``exempt`` is never judged. The blocks ``guarded`` belong to the
+    pods of this node: an address in them is held as long as no pod is known to have it.
+    """
+
+    denial: Denial = field(default_factory=Denial)
+    exempt: tuple[Network, ...] = ()
+    guarded: tuple[Network, ...] = ()
+
+
+DEFAULTS = Settings()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +81,7 @@ def compile(
     *,
     node: str,
     families: Sequence[Family],
+    settings: Settings = DEFAULTS,
 ) -> Compiled:
     """Say what the node of that name has to enforce; never fails."""
     cluster = _Cluster(pods, namespaces)
@@ -71,7 +91,10 @@ def compile(
     problems = [problem for policy in parsed for problem in policy.problems]
     return Compiled(
         ruleset=Ruleset(
-            {family: _FamilyCompiler(cluster, family).compile(isolated) for family in families}
+            {
+                family: _FamilyCompiler(cluster, family, settings).compile(local, isolated)
+                for family in families
+            }
         ),
         problems=tuple(sorted(problems + cluster.problems)),
         local_pods=len(local),
@@ -189,17 +212,48 @@ def _in_block(text: str, block: Block) -> bool:
 
 
 class _FamilyCompiler:
-    def __init__(self, cluster: _Cluster, family: Family) -> None:
+    def __init__(self, cluster: _Cluster, family: Family, settings: Settings) -> None:
         self._cluster = cluster
+        self._settings = settings
         self._family = family
         self._sets: dict[str, AddressSet] = {}
         self._chains: dict[str, Chain] = {}
         self._peers: dict[tuple[Peer, ...], tuple[SetRef | None, ...]] = {}
 
-    def compile(self, isolated: _Isolated) -> FamilyRules:
-        names = {d: f"{PREFIX}{self._family.value}-{d.value.upper()}" for d in Direction}
+    def compile(self, local: Iterable[Pod], isolated: _Isolated) -> FamilyRules:
+        names = {d: self._fixed_name(d.value) for d in Direction}
         bindings = {d: self._bind(d, isolated[d], names[d]) for d in Direction}
-        return FamilyRules(self._family, self._sets, self._chains, bindings, names)
+        dispatch = Dispatch(
+            names, bindings, self._exempt(), self._guard(local, names), self._settings.denial
+        )
+        return FamilyRules(self._family, self._sets, self._chains, dispatch)
+
+    def _exempt(self) -> str | None:
+        blocks = self._own_blocks(self._settings.exempt)
+        return (
+            self._add_set(self._fixed_name("exempt"), SetKind.NETWORK, blocks) if blocks else None
+        )
+
+    def _guard(self, local: Iterable[Pod], isolated: Mapping[Direction, str]) -> Guard | None:
+        blocks = self._own_blocks(self._settings.guarded)
+        if not blocks:
+            return None
+        found = {self._cluster.address(pod, self._family) for pod in local}
+        unheld = {
+            d: self._add_set(
+                self._fixed_name(f"open-{d.value}"),
+                SetKind.ADDRESS,
+                found - self._sets[isolated[d]].entries,
+            )
+            for d in Direction
+        }
+        return Guard(self._add_set(self._fixed_name("held"), SetKind.NETWORK, blocks), unheld)
+
+    def _own_blocks(self, networks: Iterable[Network]) -> list[str]:
+        return [str(network) for network in networks if network.version == self._family.value]
+
+    def _fixed_name(self, what: str) -> str:
+        return f"{PREFIX}{self._family.value}-{what.upper()}"
 
     def _bind(
         self, direction: Direction, isolated: Iterable[tuple[Pod, list[Policy]]], everyone: str
@@ -331,10 +385,11 @@ class _FamilyCompiler:
         kind: SetKind,
         entries: Iterable[str | None],
         excluded: Iterable[str] = (),
-    ) -> None:
+    ) -> str:
         self._sets[name] = AddressSet(
             name, kind, frozenset(e for e in entries if e is not None), frozenset(excluded)
         )
+        return name
 
 
 def _numbers(pod: Pod, port: Port) -> list[int]:

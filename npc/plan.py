@@ -10,7 +10,8 @@ verdict as it was or makes it what it should become, and nothing that rules stil
 5. sets that nothing uses any more are destroyed.
 
 A pod that moves between chains is for a moment a member of both; the first binding wins, so its
-packets are judged by the old rules or by the new ones, never by none.
+packets are judged by the old rules or by the new ones, never by none. A pod that becomes isolated
+leaves the guard's open pods last, one that no policy isolates any more joins them first.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from npc.ruleset import AddressSet, Binding, Chain, Direction, Family, FamilyRules, Ruleset, SetKind
+from npc.ruleset import AddressSet, Chain, Dispatch, Family, FamilyRules, Ruleset, SetKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -30,13 +31,13 @@ if TYPE_CHECKING:
 class FamilyState:
     """What the kernel holds of ours for one family.
 
-    A chain is ``None`` where its content is unknown or no longer what we wrote. ``bindings`` is
+    A chain is ``None`` where its content is unknown or no longer what we wrote. ``dispatch`` is
     ``None`` unless jumps and dispatch are all exactly as written.
     """
 
     sets: Mapping[str, AddressSet] = field(default_factory=lambda: MappingProxyType({}))
     chains: Mapping[str, Chain | None] = field(default_factory=lambda: MappingProxyType({}))
-    bindings: Mapping[Direction, tuple[Binding, ...]] | None = None
+    dispatch: Dispatch | None = None
 
 
 KernelState = Mapping[Family, FamilyState]
@@ -108,7 +109,7 @@ def make_plan(state: KernelState, desired: Ruleset) -> Plan:
 def state_of(desired: Ruleset) -> KernelState:
     """What the kernel holds once a plan for ``desired`` has been applied."""
     return {
-        family: FamilyState(rules.sets, rules.chains, rules.bindings)
+        family: FamilyState(rules.sets, rules.chains, rules.dispatch)
         for family, rules in desired.families.items()
     }
 
@@ -121,7 +122,7 @@ def _plan_family(state: FamilyState, desired: FamilyRules) -> FamilyPlan:
 
     # Whoever is in an `isolated` set must already be bound, so those sets come last on the way in
     # and first on the way out.
-    isolated = set(desired.isolated.values())
+    isolated = set(desired.dispatch.isolated.values())
     changing.sort(key=lambda pair: pair[1].name in isolated)
     add = _changes((new, new.entries - old.entries) for old, new in changing)
     remove = _changes((new, old.entries - new.entries) for old, new in reversed(changing))
@@ -134,7 +135,7 @@ def _plan_family(state: FamilyState, desired: FamilyRules) -> FamilyPlan:
         replace=tuple(new for old, new in fixed if old != new),
         add=add,
         write_chains=write_chains,
-        write_dispatch=state.bindings != desired.bindings
+        write_dispatch=state.dispatch != desired.dispatch
         or any(_members(state.sets, name) != _members(desired.sets, name) for name in isolated),
         delete_chains=delete_chains,
         remove=remove,

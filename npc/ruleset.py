@@ -123,19 +123,63 @@ class Binding:
 
 
 @dataclass(frozen=True, slots=True)
+class Guard:
+    """Addresses that are held: they neither send nor receive until it is known whose they are.
+
+    An address in the ``NETWORK`` set ``blocks`` is held, by direction, unless it is isolated (then
+    its chain decides) or in the ``ADDRESS`` set ``open`` of that direction: the known pods of this
+    node that no policy isolates. Traffic of the node itself is never held.
+    """
+
+    blocks: str
+    open: Mapping[Direction, str]
+
+
+class DenyAction(enum.Enum):
+    """What becomes of a packet that is refused."""
+
+    REJECT = "reject"
+    """Its sender is told at once, by a TCP reset or an ICMP error."""
+    DROP = "drop"
+    """Nobody is told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Denial:
+    """How packets are refused; ``log``: a few each minute are also handed to a logging program."""
+
+    action: DenyAction = DenyAction.REJECT
+    log: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """Which packets are judged, by which chain, and what becomes of those that are refused.
+
+    ``isolated`` names, for each direction, the set of all local pods that some chain holds for: a
+    packet that touches none of them (and is not held) concerns us no further. ``bindings`` are in
+    chain order; the first that has the pod's address decides. A packet with an address in the
+    ``NETWORK`` set ``exempt`` is never judged.
+    """
+
+    isolated: Mapping[Direction, str]
+    bindings: Mapping[Direction, tuple[Binding, ...]]
+    exempt: str | None = None
+    guard: Guard | None = None
+    denial: Denial = Denial()
+
+
+@dataclass(frozen=True, slots=True)
 class FamilyRules:
     """Everything to enforce for one address family.
 
-    ``isolated`` names, for each direction, the set of all local pods that some chain holds for: a
-    packet that touches none of them concerns us no further. ``bindings`` are in chain order. Every
-    set that a rule or a binding names is in ``sets``.
+    Every set that a rule or the dispatch names is in ``sets``.
     """
 
     family: Family
     sets: Mapping[str, AddressSet]
     chains: Mapping[str, Chain]
-    bindings: Mapping[Direction, tuple[Binding, ...]]
-    isolated: Mapping[Direction, str]
+    dispatch: Dispatch
 
 
 @dataclass(frozen=True, slots=True)

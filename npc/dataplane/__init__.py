@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from npc.plan import KernelState, Plan
+    from npc.ruleset import Direction
 
 
 class DataplaneError(Exception):
@@ -19,7 +22,7 @@ class MissingToolError(DataplaneError):
 class Dataplane(Protocol):
     """One way to read and write the kernel's rules. Used by one thread at a time.
 
-    All three raise ``DataplaneError``. After a failed ``apply`` the kernel enforces the previous
+    All of them raise ``DataplaneError``. After a failed ``apply`` the kernel enforces the previous
     rules or the new ones, and the caller observes before it plans again.
     """
 
@@ -29,6 +32,13 @@ class Dataplane(Protocol):
 
     def apply(self, plan: Plan) -> None:
         """Carry out every step of the plan, in its order."""
+        ...
+
+    def denied_packets(self) -> Mapping[Direction, int]:
+        """Count the packets refused since this object was made, by the kernel's own counters.
+
+        What was refused in the moment in which the counters are written anew may be missing.
+        """
         ...
 
     def cleanup(self) -> None:

@@ -23,8 +23,12 @@ from npc.ruleset import (
     PREFIX,
     Binding,
     Chain,
+    Denial,
+    DenyAction,
     Direction,
+    Dispatch,
     Family,
+    Guard,
     Ports,
     Protocol,
     Rule,
@@ -33,7 +37,7 @@ from npc.ruleset import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from npc.ruleset import AddressSet, FamilyRules
 
@@ -54,6 +58,8 @@ _REFUSAL = {Family.IPV4: "icmp-port-unreachable", Family.IPV6: "icmp6-port-unrea
 
 _SETTLED = "-m conntrack --ctstate RELATED,ESTABLISHED -j RETURN"
 _FROM_NODE = "-m addrtype --src-type LOCAL -j RETURN"
+# The group is the one that kube-router uses; `tcpdump -i nflog:100` shows what comes.
+_LOG = "-m limit --limit 10/min --limit-burst 10 -j NFLOG --nflog-group 100"
 # Without neighbour discovery (router and neighbour solicitation and advertisement, redirect) there
 # is no IPv6; conntrack does not track it. Its hop limit of 255 keeps it on one link.
 _LINK = {
@@ -74,44 +80,76 @@ def jump(hook: str) -> str:
 
 def fixed_chains(rules: FamilyRules) -> dict[str, list[str]]:
     """The rules of every chain in ``FIXED``."""
-    members = {direction: rules.sets[name].entries for direction, name in rules.isolated.items()}
+    isolated = rules.dispatch.isolated
+    members = {direction: rules.sets[name].entries for direction, name in isolated.items()}
+    return _fixed_chains(rules.family, rules.dispatch, members)
+
+
+def _fixed_chains(
+    family: Family, dispatch: Dispatch, members: Mapping[Direction, Iterable[str]]
+) -> dict[str, list[str]]:
     return {
-        **_entries(rules.family, rules.isolated),
-        **{DISPATCH[d]: _dispatch(d, bindings) for d, bindings in rules.bindings.items()},
-        **{DENY[d]: _deny(rules.family, d, members[d]) for d in members},
+        **_entries(family, dispatch),
+        **{DISPATCH[d]: _dispatch(d, dispatch) for d in dispatch.bindings},
+        **{DENY[d]: _deny(family, d, dispatch.denial, found) for d, found in members.items()},
     }
 
 
-def _entries(family: Family, isolated: Mapping[Direction, str]) -> dict[str, list[str]]:
+def _entries(family: Family, dispatch: Dispatch) -> dict[str, list[str]]:
     """The first chains, where most packets leave us.
 
     A packet of the node itself to a pod is seen in OUTPUT alone and always allowed. What else is
     seen there with a pod's address are packets that IPVS sends on.
     """
     egress, ingress = (
-        f"-m set --match-set {isolated[direction]} {_SIDE[direction]} -j {DISPATCH[direction]}"
-        for direction in (Direction.EGRESS, Direction.INGRESS)
+        [
+            f"-m set --match-set {dispatch.isolated[d]} {_SIDE[d]} -j {DISPATCH[d]}",
+            *_held(d, dispatch, f"-m set ! --match-set {dispatch.isolated[d]} {_SIDE[d]} "),
+        ]
+        for d in (Direction.EGRESS, Direction.INGRESS)
     )
+    first = (_SETTLED, *_LINK[family], *_exempt(dispatch.exempt))
+    # The node's own packets to itself pass INPUT too, with an address that may be in a held block.
+    own = (_FROM_NODE,) if dispatch.guard else ()
     bodies = {
-        "INPUT": (_SETTLED, *_LINK[family], egress),
-        "FORWARD": (_SETTLED, *_LINK[family], egress, ingress),
-        "OUTPUT": (_FROM_NODE, _SETTLED, *_LINK[family], egress, ingress),
+        "INPUT": (*first, *own, *egress),
+        "FORWARD": (*first, *egress, *ingress),
+        "OUTPUT": (_FROM_NODE, *first, *egress, *ingress),
     }
     return {
         JUMPS[hook]: [f"-A {JUMPS[hook]} {rule}" for rule in body] for hook, body in bodies.items()
     }
 
 
-def _dispatch(direction: Direction, bindings: Iterable[Binding]) -> list[str]:
-    """Goto, not jump: what a policy chain allows returns to the entry chain, which goes on."""
-    return [
-        f"-A {DISPATCH[direction]} -m set --match-set {binding.members} {_SIDE[direction]}"
-        f" -g {binding.chain}"
-        for binding in bindings
-    ]
+def _exempt(name: str | None) -> tuple[str, ...]:
+    return tuple(f"-m set --match-set {name} {side} -j RETURN" for side in ("src", "dst") if name)
 
 
-def _deny(family: Family, direction: Direction, members: Iterable[str]) -> list[str]:
+def _held(direction: Direction, dispatch: Dispatch, unless: str = "") -> list[str]:
+    """Refuse what an address sends (or receives) that is held."""
+    guard, side = dispatch.guard, _SIDE[direction]
+    if guard is None:
+        return []
+    within, known = guard.blocks, guard.open[direction]
+    match = f"-m set --match-set {within} {side} {unless}-m set ! --match-set {known} {side}"
+    return [f"{match} -g {DENY[direction]}"]
+
+
+def _dispatch(direction: Direction, dispatch: Dispatch) -> list[str]:
+    """Goto, not jump: what a policy chain allows returns to the entry chain, which goes on.
+
+    A pod is counted as isolated a moment before its chain is bound: it stays held until then.
+    """
+    bound = (
+        f"-m set --match-set {binding.members} {_SIDE[direction]} -g {binding.chain}"
+        for binding in dispatch.bindings[direction]
+    )
+    return [f"-A {DISPATCH[direction]} {rule}" for rule in (*bound, *_held(direction, dispatch))]
+
+
+def _deny(
+    family: Family, direction: Direction, denial: Denial, members: Iterable[str]
+) -> list[str]:
     """Refuse what got here, except a pod's packets to itself.
 
     A packet that conntrack cannot place is dropped: the reset that answers it could end an allowed
@@ -119,16 +157,21 @@ def _deny(family: Family, direction: Direction, members: Iterable[str]) -> list[
     an ICMP error like all the rest, since the kernel sends a reset on a bridge without translating
     it back. Elsewhere a reset is better: the kernel limits the rate of ICMP errors.
     """
-    chain, length = DENY[direction], _LENGTH[family]
-    return [
-        *(
-            f"-A {chain} -s {address}/{length} -d {address}/{length} -j RETURN"
-            for address in sorted(members)
-        ),
-        f"-A {chain} -m conntrack --ctstate INVALID -j DROP",
-        f"-A {chain} -p tcp -m conntrack ! --ctstate DNAT -j REJECT --reject-with tcp-reset",
-        f"-A {chain} -j REJECT --reject-with {_REFUSAL[family]}",
+    length = _LENGTH[family]
+    rules = [
+        f"-s {address}/{length} -d {address}/{length} -j RETURN" for address in sorted(members)
     ]
+    if denial.log:
+        rules.append(f'{_LOG} --nflog-prefix "npc: denied {direction.value.lower()}"')
+    if denial.action is DenyAction.DROP:
+        rules.append("-j DROP")
+    else:
+        rules += (
+            "-m conntrack --ctstate INVALID -j DROP",
+            "-p tcp -m conntrack ! --ctstate DNAT -j REJECT --reject-with tcp-reset",
+            f"-j REJECT --reject-with {_REFUSAL[family]}",
+        )
+    return [f"-A {DENY[direction]} {rule}" for rule in rules]
 
 
 def chain_rules(chain: Chain) -> list[str]:
@@ -203,43 +246,74 @@ def _read_rule(direction: Direction, options: Options, kinds: Mapping[str, SetKi
     return rule if options_of(_rule("X", direction, rule)) == options else None
 
 
-def read_bindings(
+def read_dispatch(
     table: FilterTable, family: Family, sets: Mapping[str, AddressSet]
-) -> dict[Direction, tuple[Binding, ...]] | None:
+) -> Dispatch | None:
     """Read the dispatch back; ``None`` unless every fixed chain and every jump is as written."""
-    isolated = {d: _called_from_forward(table, d) for d in Direction}
-    named = {d: name for d, name in isolated.items() if name in sets}
-    if len(named) != len(isolated) or not jumps_in_place(table):
+    found = _find_dispatch(table)
+    if found is None or not jumps_in_place(table) or not _names(found) <= sets.keys():
         return None
-    bindings = {d: _read_dispatch(table.chains.get(DISPATCH[d], ())) for d in Direction}
-    expected = {
-        **_entries(family, named),
-        **{DISPATCH[d]: _dispatch(d, found) for d, found in bindings.items()},
-        **{DENY[d]: _deny(family, d, sets[name].entries) for d, name in named.items()},
-    }
-    for name, rules in expected.items():
+    members = {d: sets[name].entries for d, name in found.isolated.items()}
+    for name, rules in _fixed_chains(family, found, members).items():
         if _all_options(table.chains.get(name, ())) != _all_options(rules):
             return None
-    return bindings
+    return found
 
 
-def _called_from_forward(table: FilterTable, direction: Direction) -> str:
-    """The set whose members go to the dispatch of that direction, or an empty text."""
+def _find_dispatch(table: FilterTable) -> Dispatch | None:
+    """What the chains seem to be, by what tells them apart; the caller compares the rest."""
+    isolated: dict[Direction, str] = {}
+    blocks, exempt = "", None
+    unheld: dict[Direction, str] = {}
     for rule in table.chains.get(JUMPS["FORWARD"], ()):
-        by_flag = {option[0]: option[1:] for option in options_of(rule)}
-        if by_flag.get("-j") == (DISPATCH[direction],):
-            return "".join(by_flag.get("--match-set", ())[:1])
-    return ""
+        options = options_of(rule)
+        named = [option[1] for option in options if option[0] == "--match-set"]
+        for direction in Direction:
+            if ("-j", DISPATCH[direction]) in options:
+                isolated[direction] = "".join(named)
+        if ("-j", "RETURN") in options and named:
+            exempt = named[0]
+    for direction in Direction:
+        for rule in table.chains.get(DISPATCH[direction], ())[-1:]:
+            options = options_of(rule)
+            if ("-g", DENY[direction]) in options:
+                by_flag = {option[0]: option[1] for option in options if len(option) > 1}
+                blocks = by_flag.get("--match-set", "")
+                unheld[direction] = by_flag.get("!--match-set", "")
+    if len(isolated) != len(Direction) or len(unheld) not in {0, len(Direction)}:
+        return None
+    held = Guard(blocks, unheld) if unheld else None
+    bindings = {d: _read_bindings(table.chains.get(DISPATCH[d], ()), held) for d in Direction}
+    return Dispatch(isolated, bindings, exempt, held, _read_denial(table))
 
 
-def _read_dispatch(rules: Iterable[str]) -> tuple[Binding, ...]:
-    """The bindings as far as the rules are of that form; the caller compares the rest."""
+def _read_bindings(rules: Sequence[str], held: Guard | None) -> tuple[Binding, ...]:
     found = []
-    for rule in rules:
+    for rule in rules[:-1] if held else rules:
         by_flag = {option[0]: option[1:] for option in options_of(rule)}
         chain, members = by_flag.get("-g", ()), by_flag.get("--match-set", ())
         found.append(Binding("".join(chain[:1]), "".join(members[:1])))
     return tuple(found)
+
+
+def _read_denial(table: FilterTable) -> Denial:
+    targets = {
+        option
+        for rule in table.chains.get(DENY[Direction.INGRESS], ())
+        for option in options_of(rule)
+        if option[0] == "-j"
+    }
+    rejects = ("-j", "REJECT") in targets
+    action = DenyAction.REJECT if rejects else DenyAction.DROP
+    return Denial(action, log=("-j", "NFLOG") in targets)
+
+
+def _names(dispatch: Dispatch) -> set[str]:
+    """The sets that the fixed chains name, except those of the bindings."""
+    named = {*dispatch.isolated.values(), dispatch.exempt or ""}
+    if dispatch.guard:
+        named |= {dispatch.guard.blocks, *dispatch.guard.open.values()}
+    return named - {""}
 
 
 def _all_options(rules: Iterable[str]) -> list[Options]:

@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from npc.dataplane import DataplaneError, MissingToolError, layout, sets
 from npc.dataplane.mode import Mode, choose_mode, tool
-from npc.dataplane.table import FilterTable, parse_save, rules_of
+from npc.dataplane.table import FilterTable, parse_save, refused, rules_of
 from npc.dataplane.tools import LOCK_SECONDS, run_tool
 from npc.plan import FamilyState
-from npc.ruleset import AddressSet, Chain, Family, FamilyRules, SetKind
+from npc.ruleset import AddressSet, Chain, Direction, Family, FamilyRules, SetKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -42,6 +43,9 @@ class RestoreDataplane:
         self._run = run
         self._written: dict[Family, FamilyRules] = {}
         self._strays: dict[Family, dict[str, tuple[str, ...]]] = {}
+        # Where our denial is there; what it had counted each time before it was written anew.
+        self._counting: set[Family] = set()
+        self._denied: Counter[tuple[Family, Direction]] = Counter()
 
     @classmethod
     def open(
@@ -73,6 +77,10 @@ class RestoreDataplane:
     def _observe_family(self, family: Family, found: dict[str, AddressSet]) -> FamilyState:
         table = self._read_table(family)
         self._strays[family] = table.strays(layout.JUMPS)
+        if table.chains.keys() >= set(layout.DENY.values()):
+            self._counting.add(family)
+        else:
+            self._counting.discard(family)
         kinds = {name: one.kind for name, one in found.items()}
         written = self._written.get(family)
         known_sets = written.sets if written else {}
@@ -86,7 +94,7 @@ class RestoreDataplane:
                 for name in table.ours
                 if name not in layout.FIXED
             },
-            bindings=layout.read_bindings(table, family, found),
+            dispatch=layout.read_dispatch(table, family, found),
         )
 
     def apply(self, plan: Plan) -> None:
@@ -98,16 +106,39 @@ class RestoreDataplane:
         family = plan.desired.family
         sets.extend_sets(self._run, family, plan.create, plan.replace, plan.add)
         if plan.changes_rules:
+            counted = self._count_denied(family) if plan.write_dispatch else {}
             self._write_table(family, _transaction(self._read_hooks(family), plan))
+            for direction, packets in counted.items():
+                self._denied[family, direction] += packets
+            if plan.write_dispatch:
+                self._counting.add(family)
         sets.remove_entries(self._run, plan.remove)
         for name in sets.destroy_sets(self._run, plan.destroy):
             log.warning("the set %s is still in use and stays until a later sync", name)
         self._written[family] = plan.desired
 
+    def denied_packets(self) -> Mapping[Direction, int]:
+        """Count the packets refused since this object was made; see ``Dataplane``."""
+        total = dict.fromkeys(Direction, 0)
+        for family in self._families:
+            for direction, packets in self._count_denied(family).items():
+                total[direction] += packets + self._denied[family, direction]
+        return total
+
+    def _count_denied(self, family: Family) -> dict[Direction, int]:
+        if family not in self._counting:
+            return {}
+        argv = [tool(self.mode, family), "-w", str(LOCK_SECONDS), "-v", "-S"]
+        return {
+            direction: refused(rules_of(self._run([*argv, chain])))
+            for direction, chain in layout.DENY.items()
+        }
+
     def cleanup(self) -> None:
         """Remove everything of ours, in both modes and both families; see ``cleanup_node``."""
         cleanup_node(self._run)
         self._written.clear()
+        self._counting.clear()
 
     def _read_table(self, family: Family) -> FilterTable:
         return parse_save(self._run([tool(self.mode, family, "save"), "-t", "filter"]))

@@ -68,6 +68,16 @@ def rules_of(listed: str) -> tuple[str, ...]:
     return tuple(line for line in listed.splitlines() if line.startswith("-A "))
 
 
+def refused(rules: Iterable[str]) -> int:
+    """How many packets met a rule that refuses them, in what ``iptables -v -S CHAIN`` printed."""
+    total = 0
+    for rule in rules:
+        by_flag = {option[0]: option[1:] for option in options_of(rule)}
+        if by_flag.get("-j") in {("DROP",), ("REJECT",)}:
+            total += int(by_flag["-c"][0])
+    return total
+
+
 def parse_save(saved: str) -> FilterTable:
     """Read the filter table from what iptables-save printed; a table that is not there is empty.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from npc.plan import SetChange
@@ -9,9 +10,12 @@ from npc.ruleset import (
     AddressSet,
     Binding,
     Chain,
+    Denial,
     Direction,
+    Dispatch,
     Family,
     FamilyRules,
+    Guard,
     Ports,
     Protocol,
     Rule,
@@ -23,7 +27,7 @@ from npc.ruleset import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-__all__ = ["SetChange", "address", "block", "everything", "nothing", "ruleset", "simple"]
+__all__ = ["SetChange", "address", "block", "decided", "everything", "nothing", "ruleset", "simple"]
 
 IN, OUT = Direction.INGRESS, Direction.EGRESS
 
@@ -62,12 +66,34 @@ def ruleset(
     names = {d: f"NPC-{family.value}-{d.name}" for d in Direction}
     for direction, name in names.items():
         all_sets[name] = AddressSet(name, SetKind.ADDRESS, isolated[direction])
-    return Ruleset({family: FamilyRules(family, all_sets, chains, bindings, names)})
+    return Ruleset({family: FamilyRules(family, all_sets, chains, Dispatch(names, bindings))})
 
 
 def chain(family: Family, label: str, direction: Direction, *rules: Rule) -> Chain:
     """A chain whose name says the family too, since sets of both share one space of names."""
     return Chain(f"NPC-{direction.value[0]}{family.value}-{label}", direction, rules)
+
+
+def decided(family: Family, denial: Denial) -> Ruleset:
+    """Some pods are isolated, some open, some addresses held, some exempt."""
+    rules = simple(family, 1, 2).families[family]
+    held = frozenset({"10.0.0.0/24" if family is Family.IPV4 else "fd00::/64"})
+    sets = [
+        AddressSet(f"NPC-{family.value}-EXEMPT", SetKind.NETWORK, frozenset({block(family, 9)})),
+        AddressSet(f"NPC-{family.value}-HELD", SetKind.NETWORK, held),
+        *(
+            AddressSet(
+                f"NPC-{family.value}-OPEN-{d.name}",
+                SetKind.ADDRESS,
+                frozenset({address(family, 5)}),
+            )
+            for d in Direction
+        ),
+    ]
+    guard = Guard(sets[1].name, {d: f"NPC-{family.value}-OPEN-{d.name}" for d in Direction})
+    dispatch = replace(rules.dispatch, exempt=sets[0].name, guard=guard, denial=denial)
+    added = {s.name: s for s in sets}
+    return Ruleset({family: replace(rules, sets={**rules.sets, **added}, dispatch=dispatch)})
 
 
 def nothing(family: Family) -> Ruleset:

@@ -32,9 +32,10 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.netns
 
-# The tools that one apply of `_new` runs: ipset, three looks at hooks, restore, ipset, ipset.
-CALLS = 7
-RESTORE = 5
+# The tools that one apply of `_new` runs: ipset, three looks at hooks and two at what was denied,
+# restore, ipset, ipset.
+CALLS = 9
+RESTORE = 7
 
 
 def _old(family: Family) -> Ruleset:
@@ -89,7 +90,7 @@ def test_that_is_all_that_an_apply_calls(node: Node) -> None:
     node.sync(_new(node.family))
     assert node.calls == [
         "ipset",
-        *[tool(node.mode, node.family)] * 3,
+        *[tool(node.mode, node.family)] * 5,
         tool(node.mode, node.family, "restore"),
         "ipset",
         "ipset",

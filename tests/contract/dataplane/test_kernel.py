@@ -12,7 +12,7 @@ from npc.dataplane.mode import Mode, tool
 from npc.dataplane.restore import cleanup_node
 from npc.dataplane.tools import run_tool
 from npc.plan import make_plan, state_of
-from npc.ruleset import AddressSet, Family, SetKind
+from npc.ruleset import AddressSet, Denial, DenyAction, Direction, Family, SetKind
 from tests.contract.dataplane import samples
 from tests.contract.dataplane.node import Node
 
@@ -32,11 +32,32 @@ def test_what_was_applied_is_observed(node: Node) -> None:
     assert make_plan(node.dataplane.observe(), desired).empty
 
 
+DENIALS = [Denial(action, log) for action in DenyAction for log in (False, True)]
+
+
+@pytest.mark.parametrize("denial", DENIALS, ids=str)
+def test_what_the_operator_decides_is_observed(node: Node, denial: Denial) -> None:
+    desired = samples.decided(node.family, denial)
+    node.sync(samples.simple(node.family, 1, 2))
+    plan = node.sync(desired)
+    assert plan.families[0].write_dispatch
+    assert not plan.families[0].write_chains
+    assert node.restarted().observe() == state_of(desired)
+    node.sync(samples.simple(node.family, 1, 2))
+    assert node.restarted().observe() == state_of(samples.simple(node.family, 1, 2))
+
+
+def test_what_was_refused_before_there_were_rules_is_nothing(node: Node) -> None:
+    assert node.dataplane.denied_packets() == dict.fromkeys(Direction, 0)
+    node.sync(samples.simple(node.family, 1, 2))
+    assert node.dataplane.denied_packets() == dict.fromkeys(Direction, 0)
+
+
 def test_nothing_is_ours_at_first(node: Node) -> None:
     state = node.state()
     assert not state.sets
     assert not state.chains
-    assert state.bindings is None
+    assert state.dispatch is None
 
 
 def test_a_restart_finds_its_rules_and_writes_nothing(node: Node) -> None:
@@ -156,7 +177,7 @@ def test_an_altered_chain_is_noticed_and_repaired(node: Node, change: str) -> No
     chain = f"NPC-I{node.family.value}-WEB80"
     node.iptables(change.format(chain=chain))
     assert node.state().chains[chain] != desired.families[node.family].chains[chain]
-    assert node.state().bindings is not None
+    assert node.state().dispatch is not None
     node.sync(desired)
     assert node.dataplane.observe() == state_of(desired)
 
@@ -185,7 +206,7 @@ def test_altered_jumps_and_dispatch_are_noticed_and_repaired(node: Node, change:
     node.sync(desired)
     before = node.ours()
     node.iptables(change)
-    assert node.state().bindings != desired.families[node.family].bindings
+    assert node.state().dispatch != desired.families[node.family].dispatch
     node.sync(desired)
     assert node.dataplane.observe() == state_of(desired)
     assert node.ours() == before

@@ -17,9 +17,10 @@ from tests.contract.dataplane.samples import address
 
 if TYPE_CHECKING:
     import contextlib
+    from collections.abc import Mapping
 
     from npc.dataplane.mode import Mode
-    from npc.ruleset import Ruleset
+    from npc.ruleset import Direction, Ruleset
 
 WAIT = 5.0
 """Seconds for an answer; every probe is answered, so only a failing test waits this long."""
@@ -156,6 +157,11 @@ class Lan:
         with self.node.namespace:
             self.dataplane.apply(make_plan(self.dataplane.observe(), desired))
             assert make_plan(self.dataplane.observe(), desired).empty
+
+    def denied(self) -> Mapping[Direction, int]:
+        """How many packets the node has refused."""
+        with self.node.namespace:
+            return self.dataplane.denied_packets()
 
     def iptables(self, rule: str) -> None:
         """What another program does on the node."""

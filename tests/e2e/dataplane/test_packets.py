@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import socket
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
-from npc.ruleset import AddressSet, Direction, Ports, Protocol, Rule, Ruleset, SetKind, SetRef
+from npc.ruleset import (
+    AddressSet,
+    Denial,
+    DenyAction,
+    Direction,
+    Family,
+    Guard,
+    Ports,
+    Protocol,
+    Rule,
+    Ruleset,
+    SetKind,
+    SetRef,
+)
 from tests.contract.dataplane.samples import chain, nothing, ruleset, whole
 from tests.e2e.dataplane.lan import Host, Lan, RefusedError, acknowledgement, datagram, send
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from npc.ruleset import Family
 
 pytestmark = pytest.mark.netns
 
@@ -321,3 +333,83 @@ def test_a_stray_packet_is_not_answered_by_a_reset(lan4: Lan) -> None:
         if "-A NPC-DENY-INGRESS" in line and ("INVALID" in line or "tcp-reset" in line)
     }
     assert packets == {"DROP": "[1", "REJECT": "[1"}
+
+
+def test_what_was_refused_is_counted_over_changes_of_the_rules(lan: Lan) -> None:
+    lan.b.listen(80)
+    lan.enforce(isolate(lan.family, (lan.b, IN, [])))
+    assert refused(lan.a, lan.b, 80)
+    assert lan.denied() == {IN: 1, OUT: 0}
+    lan.enforce(isolate(lan.family, (lan.b, IN, []), (lan.a, OUT, [])))
+    assert refused(lan.a, lan.b, 80)
+    assert lan.denied() == {IN: 1, OUT: 1}
+
+
+def test_a_held_address_neither_sends_nor_receives(lan: Lan) -> None:
+    lan.b.listen(80)
+    lan.a.listen(80)
+    lan.enforce(_held(lan, known=()))
+    assert refused(lan.a, lan.b, 80)
+    assert refused(lan.b, lan.a, 80)
+    lan.node.connect(lan.b, 80)
+    lan.enforce(_held(lan, known=[lan.a, lan.b]))
+    lan.a.connect(lan.b, 80)
+
+
+def test_a_held_address_that_becomes_isolated_obeys_its_rules(lan: Lan) -> None:
+    lan.b.listen(80)
+    lan.b.listen(81)
+    isolated = isolate(lan.family, (lan.b, IN, [allow(port(TCP, 80))]))
+    lan.enforce(_held(lan, known=[lan.a], base=isolated))
+    lan.a.connect(lan.b, 80)
+    assert refused(lan.a, lan.b, 81)
+
+
+def test_an_exempt_address_is_never_judged(lan: Lan) -> None:
+    lan.b.listen(80)
+    desired = isolate(lan.family, (lan.b, IN, []))
+    lan.enforce(desired)
+    assert refused(lan.a, lan.b, 80)
+    rules = desired.families[lan.family]
+    exempt = AddressSet("NPC-EXEMPT", SetKind.NETWORK, frozenset({lan.block(lan.a)}))
+    sets = {**rules.sets, exempt.name: exempt}
+    dispatch = replace(rules.dispatch, exempt=exempt.name)
+    lan.enforce(Ruleset({lan.family: replace(rules, sets=sets, dispatch=dispatch)}))
+    lan.a.connect(lan.b, 80)
+
+
+def test_a_dropped_packet_is_answered_by_nothing(lan: Lan) -> None:
+    lan.b.listen(80)
+    rules = isolate(lan.family, (lan.b, IN, [])).families[lan.family]
+    dispatch = replace(rules.dispatch, denial=Denial(DenyAction.DROP, log=True))
+    lan.enforce(Ruleset({lan.family: replace(rules, dispatch=dispatch)}))
+    with pytest.raises(TimeoutError):
+        lan.a.connect(lan.b, 80)
+    assert lan.denied()[IN] >= 1
+
+
+def _held(lan: Lan, known: Sequence[Host], base: Ruleset | None = None) -> Ruleset:
+    """All addresses of the network are held but those of hosts that are known."""
+    rules = (base or nothing(lan.family)).families[lan.family]
+    sets = [
+        AddressSet("NPC-HELD", SetKind.NETWORK, frozenset({lan.block(lan.a), lan.block(lan.b)})),
+        *(
+            AddressSet(
+                f"NPC-OPEN-{d.name}",
+                SetKind.ADDRESS,
+                frozenset(h.address for h in known)
+                - rules.sets[rules.dispatch.isolated[d]].entries,
+            )
+            for d in Direction
+        ),
+    ]
+    guard = Guard("NPC-HELD", {d: f"NPC-OPEN-{d.name}" for d in Direction})
+    return Ruleset(
+        {
+            lan.family: replace(
+                rules,
+                sets={**rules.sets, **{s.name: s for s in sets}},
+                dispatch=replace(rules.dispatch, guard=guard),
+            )
+        }
+    )

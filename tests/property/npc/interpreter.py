@@ -6,7 +6,7 @@ import ipaddress
 from collections.abc import Iterator
 
 from npc.plan import FamilyPlan, FamilyState
-from npc.ruleset import AddressSet, Binding, Chain, Direction, FamilyRules, Rule, SetKind
+from npc.ruleset import AddressSet, Chain, Direction, Dispatch, FamilyRules, Rule, SetKind
 from tests.property.npc.reference import Packet
 
 
@@ -16,8 +16,7 @@ class Kernel:
     def __init__(self) -> None:
         self.sets: dict[str, AddressSet] = {}
         self.chains: dict[str, Chain] = {}
-        self.bindings: dict[Direction, tuple[Binding, ...]] = dict.fromkeys(Direction, ())
-        self.isolated: dict[Direction, str] = {}
+        self.dispatch: Dispatch | None = None
 
     @classmethod
     def holding(cls, rules: FamilyRules) -> Kernel:
@@ -25,13 +24,12 @@ class Kernel:
         kernel = cls()
         kernel.sets = dict(rules.sets)
         kernel.chains = dict(rules.chains)
-        kernel.bindings = dict(rules.bindings)
-        kernel.isolated = dict(rules.isolated)
+        kernel.dispatch = rules.dispatch
         return kernel
 
     def state(self) -> FamilyState:
         """What an observer would see."""
-        return FamilyState(self.sets, self.chains, self.bindings if self.isolated else None)
+        return FamilyState(self.sets, self.chains, self.dispatch)
 
     def allows(self, packet: Packet) -> bool:
         """Whether the packet passes both dispatches."""
@@ -42,14 +40,28 @@ class Kernel:
         )
 
     def _side(self, direction: Direction, packet: Packet, own: str, peer: str) -> bool:
-        everyone = self.isolated.get(direction)
-        if everyone is None or own not in self.sets[everyone].entries:
+        dispatch = self.dispatch
+        if dispatch is None or (dispatch.exempt and self._in_blocks(dispatch.exempt, own, peer)):
             return True
-        for binding in self.bindings[direction]:
-            if own in self.sets[binding.members].entries:
-                rules = self.chains[binding.chain].rules
-                return any(self._matches(rule, packet, peer) for rule in rules)
-        return True
+        if own in self.sets[dispatch.isolated[direction]].entries:
+            for binding in dispatch.bindings[direction]:
+                if own in self.sets[binding.members].entries:
+                    rules = self.chains[binding.chain].rules
+                    return any(self._matches(rule, packet, peer) for rule in rules)
+        guard = dispatch.guard
+        return (
+            guard is None
+            or own in self.sets[guard.open[direction]].entries
+            or not self._in_blocks(guard.blocks, own)
+        )
+
+    def _in_blocks(self, name: str, *addresses: str) -> bool:
+        found = self.sets[name]
+        assert found.kind is SetKind.NETWORK
+        return any(
+            any(ipaddress.ip_address(address) in ipaddress.ip_network(e) for e in found.entries)
+            for address in addresses
+        )
 
     def _matches(self, rule: Rule, packet: Packet, peer: str) -> bool:
         if rule.ports is not None:
@@ -88,8 +100,7 @@ class Kernel:
         if plan.changes_rules:
             chains = self.chains | {chain.name: chain for chain in plan.write_chains}
             if plan.write_dispatch:
-                self.bindings = dict(plan.desired.bindings)
-                self.isolated = dict(plan.desired.isolated)
+                self.dispatch = plan.desired.dispatch
             for name in plan.delete_chains:
                 del chains[name]
             self.chains = chains
@@ -112,7 +123,9 @@ class Kernel:
     def _check_references(self) -> None:
         """The kernel refuses rules that name a set or a chain that is not there."""
         named = {rule.peer.name for c in self.chains.values() for rule in c.rules if rule.peer}
-        bound = [binding for found in self.bindings.values() for binding in found]
-        named |= {binding.members for binding in bound} | set(self.isolated.values())
+        if self.dispatch is None:
+            return
+        bound = [binding for found in self.dispatch.bindings.values() for binding in found]
+        named |= {binding.members for binding in bound} | set(self.dispatch.isolated.values())
         assert named <= self.sets.keys()
         assert {binding.chain for binding in bound} <= self.chains.keys()

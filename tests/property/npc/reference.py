@@ -7,6 +7,7 @@ has its own selectors, its own reading of lists and its own arithmetic on addres
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,12 +28,20 @@ class Cluster:
     """Pods, namespaces and policies, and who may talk to whom as seen by one node."""
 
     def __init__(
-        self, pods: list[Object], namespaces: list[Object], policies: list[Object], node: str
+        self,
+        pods: list[Object],
+        namespaces: list[Object],
+        policies: list[Object],
+        node: str,
+        exempt: Sequence[str] = (),
+        guarded: Sequence[str] = (),
     ) -> None:
         self._pods = [pod for pod in pods if _counts(pod)]
         self._namespaces = {ns["metadata"]["name"]: _labels(ns) for ns in namespaces}
         self._policies = policies
         self._node = node
+        self._exempt = exempt
+        self._guarded = guarded
 
     def allows(self, packet: Packet) -> bool:
         """Whether this node's agent must let the packet pass."""
@@ -47,8 +56,10 @@ class Cluster:
         pods = [
             p for p in self._pods if own in _addresses(p) and p["spec"]["nodeName"] == self._node
         ]
-        if not pods:
+        if _within(own, self._exempt) or _within(peer, self._exempt):
             return True
+        if not pods:
+            return not _within(own, self._guarded)
         [pod] = pods
         applying = [p for p in self._policies if self._applies(p, pod, direction)]
         if not applying:
@@ -165,3 +176,7 @@ def _port_matches(port: Object, packet: Packet, destination: Object | None) -> b
         for container in destination["spec"].get("containers") or []
         for declared in container.get("ports") or []
     )
+
+
+def _within(address: str, blocks: Sequence[str]) -> bool:
+    return any(ipaddress.ip_address(address) in ipaddress.ip_network(block) for block in blocks)

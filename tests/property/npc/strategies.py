@@ -7,6 +7,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from npc.compile import Settings
+from npc.ruleset import Denial, DenyAction
+
 Object = dict[str, Any]
 
 NODE = "here"
@@ -177,3 +180,15 @@ def clusters(draw: st.DrawFn) -> tuple[list[Object], list[Object], list[Object]]
     namespaces = [{"metadata": {"name": name, "labels": draw(labels)}} for name in known]
     some_policies = [draw(policies(f"n{n}")) for n in range(draw(st.sampled_from([0, 1, 1, 2, 3])))]
     return some_pods, namespaces, some_policies
+
+
+@st.composite
+def choices(draw: st.DrawFn) -> Settings:
+    """What an operator may decide; mostly nothing."""
+    exempt = draw(st.sampled_from([(), (), ("10.0.0.2/32",), ("203.0.113.0/25", "fd00::4/126")]))
+    guarded = draw(st.sampled_from([(), (), ("10.0.0.0/29",), ("10.0.0.0/30", "fd00::/125")]))
+    return Settings(
+        draw(st.builds(Denial, st.sampled_from(DenyAction), st.booleans())),
+        tuple(map(ipaddress.ip_network, exempt)),
+        tuple(map(ipaddress.ip_network, guarded)),
+    )

@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 
 from npc import compile as compile_module
 from npc.api import decode_namespace, decode_pod, decode_policy
-from npc.compile import Compiled, compile
+from npc.compile import DEFAULTS, Compiled, Settings, compile
 from npc.plan import make_plan, state_of
 from npc.ruleset import Direction, Family, Ruleset
 from tests.property.npc.interpreter import Kernel
 from tests.property.npc.reference import Cluster, Packet
-from tests.property.npc.strategies import NODE, OUTSIDE, PORTS, PROTOCOLS, clusters
+from tests.property.npc.strategies import NODE, OUTSIDE, PORTS, PROTOCOLS, choices, clusters
+from tests.property.npc.strategies import pods as new_pods
 
 Object = dict[str, Any]
 Snapshot = tuple[list[Object], list[Object], list[Object]]
@@ -30,7 +31,7 @@ thorough = settings(
 )
 
 
-def compiled(snapshot: Snapshot) -> Compiled:
+def compiled(snapshot: Snapshot, chosen: Settings = DEFAULTS) -> Compiled:
     pods, namespaces, policies = snapshot
     return compile(
         [decode_pod(json.dumps(pod).encode()) for pod in pods],
@@ -38,6 +39,7 @@ def compiled(snapshot: Snapshot) -> Compiled:
         [decode_policy(json.dumps(policy).encode()) for policy in policies],
         node=NODE,
         families=FAMILIES,
+        settings=chosen,
     )
 
 
@@ -57,12 +59,12 @@ def packets(pods: list[Object], family: Family) -> Iterator[Packet]:
                     yield Packet(source, destination, protocol, port)
 
 
-@given(clusters())
+@given(clusters(), choices())
 @thorough
-def test_the_ruleset_means_what_the_policies_mean(snapshot: Snapshot) -> None:
-    result = compiled(snapshot)
+def test_the_ruleset_means_what_the_policies_mean(snapshot: Snapshot, chosen: Settings) -> None:
+    result = compiled(snapshot, chosen)
     assert not result.problems
-    reference = Cluster(*snapshot, NODE)
+    reference = Cluster(*snapshot, NODE, [*map(str, chosen.exempt)], [*map(str, chosen.guarded)])
     for family, rules in result.ruleset.families.items():
         kernel = Kernel.holding(rules)
         for packet in packets(snapshot[0], family):
@@ -102,8 +104,8 @@ def test_names_fit_the_kernel_and_everything_named_is_there(snapshot: Snapshot) 
             assert len(name) <= 28
             assert all(r.peer is None or r.peer.name in rules.sets for r in chain.rules)
         for direction in Direction:
-            everyone = rules.sets[rules.isolated[direction]].entries
-            bound = [rules.sets[binding.members].entries for binding in rules.bindings[direction]]
+            everyone = rules.sets[rules.dispatch.isolated[direction]].entries
+            bound = [rules.sets[b.members].entries for b in rules.dispatch.bindings[direction]]
             assert frozenset().union(*bound) == everyone
             assert sum(map(len, bound)) == len(everyone)
 
@@ -111,10 +113,12 @@ def test_names_fit_the_kernel_and_everything_named_is_there(snapshot: Snapshot) 
 # -- plans -------------------------------------------------------------------------------------
 
 
-@given(clusters(), clusters())
+@given(clusters(), choices(), clusters(), choices())
 @thorough
-def test_a_plan_leads_from_any_rules_to_any_others(old: Snapshot, new: Snapshot) -> None:
-    before, after = compiled(old).ruleset, compiled(new).ruleset
+def test_a_plan_leads_from_any_rules_to_any_others(
+    old: Snapshot, old_choice: Settings, new: Snapshot, new_choice: Settings
+) -> None:
+    before, after = compiled(old, old_choice).ruleset, compiled(new, new_choice).ruleset
     for part in make_plan(state_of(before), after).families:
         kernel = Kernel.holding(before.families[part.desired.family])
         for _ in kernel.carry_out(part):
@@ -122,7 +126,7 @@ def test_a_plan_leads_from_any_rules_to_any_others(old: Snapshot, new: Snapshot)
         desired = part.desired
         assert kernel.sets == desired.sets
         assert kernel.chains == desired.chains
-        assert kernel.bindings == desired.bindings
+        assert kernel.dispatch == desired.dispatch
     assert make_plan(state_of(after), after).empty
 
 
@@ -142,20 +146,26 @@ def test_a_plan_cut_short_anywhere_can_be_taken_up_again(snapshot: Snapshot) -> 
         assert kernel.state() == state_of(desired)[Family.IPV4]
 
 
-@given(clusters(), st.data())
+@given(clusters(), choices(), st.data())
 @thorough
 def test_while_one_object_changes_every_verdict_is_the_old_or_the_new_one(
-    snapshot: Snapshot, data: st.DataObject
+    snapshot: Snapshot, chosen: Settings, data: st.DataObject
 ) -> None:
     pods, namespaces, policies = snapshot
     other = data.draw(clusters())
-    kind = data.draw(st.sampled_from(["pod", "policy", "policy gone", "policy new"]))
+    kind = data.draw(
+        st.sampled_from(["pod", "pod gone", "pod new", "policy", "policy gone", "policy new"])
+    )
     changed: Snapshot = ([*pods], [*namespaces], [*policies])
     if kind == "pod":
         # The same pod, with other labels: its address and its node stay.
         place = data.draw(st.integers(0, len(pods) - 1))
         relabelled = {**pods[place]["metadata"], "labels": other[0][0]["metadata"]["labels"]}
         changed[0][place] = {**pods[place], "metadata": relabelled}
+    elif kind == "pod gone":
+        del changed[0][data.draw(st.integers(0, len(pods) - 1))]
+    elif kind == "pod new":
+        changed[0].append(data.draw(new_pods(len(pods) + 1)))
     elif kind == "policy new" and other[2]:
         changed[2].append({**other[2][0], "metadata": {"namespace": "a", "name": "new"}})
     elif policies:
@@ -164,12 +174,12 @@ def test_while_one_object_changes_every_verdict_is_the_old_or_the_new_one(
             del changed[2][place]
         elif other[2]:
             changed[2][place] = {**policies[place], "spec": other[2][0]["spec"]}
-    before, after = compiled(snapshot).ruleset, compiled(changed).ruleset
+    before, after = compiled(snapshot, chosen).ruleset, compiled(changed, chosen).ruleset
     for part in make_plan(state_of(before), after).families:
         family = part.desired.family
         old, new = Kernel.holding(before.families[family]), Kernel.holding(part.desired)
         kernel = Kernel.holding(before.families[family])
-        probes = list(packets(pods, family))[:: 3 if kind == "pod" else 7]
+        probes = list(packets([*pods, *changed[0]], family))[:: 7 if "policy" in kind else 5]
         for step in kernel.carry_out(part):
             for packet in probes:
                 verdict = kernel.allows(packet)

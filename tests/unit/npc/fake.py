@@ -10,7 +10,7 @@ from typing import Any
 
 from npc.dataplane import DataplaneError
 from npc.plan import KernelState, Plan, state_of
-from npc.ruleset import Ruleset
+from npc.ruleset import Direction, Ruleset
 from reconciler.client import ApiError, Resource, TransportError
 from reconciler.stop import Stop
 
@@ -120,6 +120,9 @@ class FakeDataplane:
             self._state = state_of(desired)
         finally:
             self.running -= 1
+
+    def denied_packets(self) -> Mapping[Direction, int]:
+        return dict.fromkeys(Direction, 3)
 
     def cleanup(self) -> None:
         self._state = {}

@@ -53,7 +53,7 @@ def rules(*objects: Any) -> FamilyRules:
 
 def chain_of(found: FamilyRules, address: str, direction: Direction) -> Chain | None:
     """The chain that a local address is bound to."""
-    for binding in found.bindings[direction]:
+    for binding in found.dispatch.bindings[direction]:
         if address in found.sets[binding.members].entries:
             return found.chains[binding.chain]
     return None

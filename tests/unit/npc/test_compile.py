@@ -26,7 +26,9 @@ def test_pods_with_the_same_rules_share_a_chain() -> None:
     pods = [pod(f"p{n}", f"10.0.0.{n}") for n in range(1, 51)]
     found = rules(*pods, DENY)
     assert len(found.chains) == 2
-    assert [len(found.sets[b.members].entries) for b in found.bindings[Direction.INGRESS]] == [50]
+    assert [
+        len(found.sets[b.members].entries) for b in found.dispatch.bindings[Direction.INGRESS]
+    ] == [50]
 
 
 @pytest.mark.parametrize(
@@ -84,7 +86,7 @@ def test_names_that_run_together_are_not_confused() -> None:
 def test_a_policy_that_selects_no_local_pod_costs_no_rule() -> None:
     found = rules(pod("a", "10.0.0.1", node="n2"), namespace("x"), policy({"ingress": [{}]}))
     assert not found.chains
-    assert sorted(found.sets) == sorted(found.isolated.values())
+    assert sorted(found.sets) == sorted(found.dispatch.isolated.values())
 
 
 def test_everything_swallows_the_rest() -> None:
@@ -233,7 +235,7 @@ def test_an_address_that_is_none_is_reported_and_left_out() -> None:
 def test_a_pod_without_an_address_of_the_family_is_passed_over() -> None:
     both = (Family.IPV4, Family.IPV6)
     found = compiled(pod("a", "10.0.0.1"), DENY, families=both).ruleset.families
-    assert found[Family.IPV6].bindings == {Direction.INGRESS: (), Direction.EGRESS: ()}
+    assert found[Family.IPV6].dispatch.bindings == {Direction.INGRESS: (), Direction.EGRESS: ()}
 
 
 def test_counts() -> None:

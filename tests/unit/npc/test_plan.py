@@ -40,7 +40,7 @@ def test_a_chain_that_was_altered_is_written_again_and_nothing_else() -> None:
 
 
 def test_dispatch_that_was_altered_is_written_again_and_nothing_else() -> None:
-    found = plan(replace(FULL, bindings=None))
+    found = plan(replace(FULL, dispatch=None))
     assert found.write_dispatch
     assert not found.write_chains
 
@@ -49,7 +49,7 @@ def test_what_nobody_wants_goes_after_the_rules() -> None:
     stale = replace(next(iter(RULES.sets.values())), name="NPC-4-STALE")
     found = plan(
         FamilyState(
-            {**FULL.sets, "NPC-4-STALE": stale}, {**FULL.chains, "NPC-I-STALE": None}, FULL.bindings
+            {**FULL.sets, "NPC-4-STALE": stale}, {**FULL.chains, "NPC-I-STALE": None}, FULL.dispatch
         )
     )
     assert found.delete_chains == ("NPC-I-STALE",)

@@ -79,7 +79,7 @@ def threads_of(caches: Caches, controller: Controller[str], stop: Stop) -> list[
 
 def isolated(dataplane: FakeDataplane, direction: Direction = Direction.INGRESS) -> set[str]:
     rules = dataplane.applied[-1].families[Family.IPV4]
-    return set(rules.sets[rules.isolated[direction]].entries)
+    return set(rules.sets[rules.dispatch.isolated[direction]].entries)
 
 
 def test_the_first_sync_comes_without_any_event() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,12 +17,14 @@ from npc.dataplane.layout import (
     fixed_chains,
     jump,
     jumps_in_place,
-    read_bindings,
     read_chain,
+    read_dispatch,
 )
 from npc.dataplane.table import FilterTable, options_of, parse_save
 from npc.ruleset import (
     Chain,
+    Denial,
+    DenyAction,
     Direction,
     Family,
     FamilyRules,
@@ -31,6 +35,9 @@ from npc.ruleset import (
     SetRef,
 )
 from tests.contract.dataplane import samples
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 KINDS = {f"NPC-{kind.name}": kind for kind in SetKind}
 
@@ -147,8 +154,11 @@ def _family_rules(family: Family) -> FamilyRules:
     return samples.everything(family).families[family]
 
 
-def _table(family: Family) -> dict[str, tuple[str, ...]]:
-    rules = _family_rules(family)
+def _decided(family: Family) -> FamilyRules:
+    return samples.decided(family, Denial(DenyAction.DROP, log=True)).families[family]
+
+
+def _table(rules: FamilyRules) -> dict[str, tuple[str, ...]]:
     chains = {name: tuple(lines) for name, lines in fixed_chains(rules).items()}
     return {**{hook: (jump(hook), f"-A {hook} -j ACCEPT") for hook in JUMPS}, **chains}
 
@@ -157,14 +167,18 @@ def _table(family: Family) -> dict[str, tuple[str, ...]]:
 def test_all_fixed_chains_are_written_and_read_back(family: Family) -> None:
     rules = _family_rules(family)
     assert set(fixed_chains(rules)) == FIXED
-    table = FilterTable(_table(family))
+    table = FilterTable(_table(rules))
     assert jumps_in_place(table)
-    assert read_bindings(table, family, rules.sets) == rules.bindings
+    assert read_dispatch(table, family, rules.sets) == rules.dispatch
 
 
 @pytest.mark.parametrize("family", list(Family))
-def test_any_line_that_is_gone_doubled_or_moved_is_noticed(family: Family) -> None:
-    rules, chains = _family_rules(family), _table(family)
+@pytest.mark.parametrize("rules_of", [_family_rules, _decided])
+def test_any_line_that_is_gone_doubled_or_moved_is_noticed(
+    rules_of: Callable[[Family], FamilyRules], family: Family
+) -> None:
+    rules = rules_of(family)
+    chains = _table(rules)
     for name, lines in chains.items():
         for place in range(len(lines)):
             if name in JUMPS and place:
@@ -174,13 +188,15 @@ def test_any_line_that_is_gone_doubled_or_moved_is_noticed(family: Family) -> No
             moved = (*gone[: place + 1], lines[place], *gone[place + 1 :])
             for altered in (gone, doubled, *([moved] if moved != lines else [])):
                 table = FilterTable({**chains, name: altered})
-                assert read_bindings(table, family, rules.sets) != rules.bindings
+                assert read_dispatch(table, family, rules.sets) != rules.dispatch
 
 
 def test_a_set_of_isolated_pods_that_vanished_is_noticed() -> None:
     rules = _family_rules(Family.IPV4)
-    sets = {name: s for name, s in rules.sets.items() if name not in rules.isolated.values()}
-    assert read_bindings(FilterTable(_table(Family.IPV4)), Family.IPV4, sets) is None
+    sets = {
+        name: s for name, s in rules.sets.items() if name not in rules.dispatch.isolated.values()
+    }
+    assert read_dispatch(FilterTable(_table(rules)), Family.IPV4, sets) is None
 
 
 def test_names_fit_into_the_kernel() -> None:
