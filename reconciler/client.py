@@ -25,6 +25,7 @@ import yaml
 from urllib3.exceptions import HTTPError
 
 from reconciler.call import POOLS, Call
+from reconciler.telemetry import trace_headers
 from reconciler.wire import Status, decode_status
 
 if TYPE_CHECKING:
@@ -236,7 +237,7 @@ class Client:
         content_type: str = "application/json",
         timeout: float = ANSWER_TIMEOUT,
     ) -> urllib3.HTTPResponse:
-        headers = {"Accept": "application/json", "User-Agent": "fullsync"}
+        headers = {"Accept": "application/json", "User-Agent": "fullsync", **trace_headers()}
         if body is not None:
             headers["Content-Type"] = content_type
         try:

@@ -12,6 +12,10 @@ or raises the key is done, comes back later, or comes back later and later:
     raises any other ``Exception``    logged; added again, rate-limited
     ================================  ==============================================
 
+A key that comes back keeps the priority with which it was handed out, unless the result gives it
+another. Events that only say what was there anyway (the objects of the start, a resync) add their
+keys at ``LOW_PRIORITY``, behind what has changed.
+
 ``reconcile`` may be a coroutine function; see ``reconciler.loop``.
 
 A stop wins over whatever is queued: no reconcile starts after it, the running ones end, and the
@@ -27,22 +31,23 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Hashable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from opentelemetry.trace import SpanKind, StatusCode
-
-from reconciler.loop import Loop
-from reconciler.telemetry import tracer
-from workqueue import SYSTEM_CLOCK, Clock, RateLimiter, RateLimitingQueue, ShutDown
+from reconciler.loop import Loop, OutOfTimeError
+from reconciler.meta import key_of
+from reconciler.tracing import TracedQueue, mark_failed
+from workqueue import SYSTEM_CLOCK, Clock, PriorityQueue, RateLimiter, ShutDown
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from opentelemetry.trace import Span
+    from opentelemetry.trace import Tracer
 
-    from reconciler.source import Source
+    from reconciler.event import Event
+    from reconciler.instruments import Instruments
+    from reconciler.source import Add, Source
     from reconciler.stop import Stop
 
 K = TypeVar("K", bound=Hashable)
@@ -50,6 +55,10 @@ K = TypeVar("K", bound=Hashable)
 _SYNC_POLL = 0.05
 
 _log = logging.getLogger(__name__)
+
+
+LOW_PRIORITY = -100
+"""Of keys that are due only because of a start or a resync; all others begin at 0."""
 
 
 class TerminalError(Exception):
@@ -62,9 +71,14 @@ class SyncTimeoutError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """How a reconcile ended well. ``requeue_after``: seconds until the key is added again."""
+    """How a reconcile ended well.
+
+    ``requeue_after``: seconds until the key is added again. ``priority``: with which priority;
+    higher numbers are handed out first, and without one the key keeps that which it had.
+    """
 
     requeue_after: float | None = None
+    priority: int | None = None
 
 
 class Outcome(enum.Enum):
@@ -83,6 +97,10 @@ class ControllerStatistics:
     workers: int
     active: int
     """Workers that reconcile now."""
+    events: int
+    """How many keys the sources have added."""
+    coalesced: int
+    """How many of those were waiting already."""
     outcomes: Mapping[Outcome, int]
     """How many reconciles ended so, since the start."""
 
@@ -101,6 +119,8 @@ class Controller(Generic[K]):
         reconcile_timeout: float | None = None,
         plain_errors: tuple[type[Exception], ...] = (),
         on_reconciled: Callable[[Outcome, float], None] | None = None,
+        instruments: Instruments | None = None,
+        tracer: Tracer | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         """
@@ -112,6 +132,8 @@ class Controller(Generic[K]):
         :param plain_errors: errors whose message says all; others are logged with their traceback,
             the first time in a row
         :param on_reconciled: told how each reconcile ended and how many seconds it took
+        :param instruments: what to count with; its series need a name that no other controller has
+        :param tracer: of the spans, one for each reconcile; that of the SDK where none is given
         :raises ValueError: if there is no worker, or a timeout for what cannot be interrupted
         """
         if workers < 1:
@@ -120,7 +142,10 @@ class Controller(Generic[K]):
         if reconcile_timeout is not None and not self._coroutines:
             raise ValueError("only a coroutine function can have a reconcile_timeout")
         self.name = f"controller {name}"
-        self.queue: RateLimitingQueue[K] = RateLimitingQueue(limiter, name, clock=clock)
+        metrics = instruments.queues if instruments else None
+        self.queue: PriorityQueue[K] = PriorityQueue(limiter, name, clock=clock, metrics=metrics)
+        self._traced = TracedQueue(self.queue, clock=clock, tracer=tracer)
+        self._instruments = instruments.controller(name, workers) if instruments else None
         self._reconcile = reconcile
         self._workers = workers
         self._sync_timeout = sync_timeout
@@ -134,7 +159,6 @@ class Controller(Generic[K]):
         self._counting = threading.Lock()
         self._active = 0
         self._outcomes: Counter[Outcome] = Counter()
-        self._tracer = tracer()
 
     def watch(self, source: Source[K]) -> None:
         """Take keys from this source too.
@@ -157,9 +181,12 @@ class Controller(Generic[K]):
 
     def statistics(self) -> ControllerStatistics:
         """Count workers and outcomes, at one moment."""
+        added = self._traced.statistics()
         with self._counting:
             outcomes = {outcome: self._outcomes[outcome] for outcome in Outcome}
-            return ControllerStatistics(self._workers, self._active, outcomes)
+            return ControllerStatistics(
+                self._workers, self._active, added.events, added.coalesced, outcomes
+            )
 
     def run(self, stop: Stop) -> None:
         """Start the sources, wait until they have synced, and reconcile until asked to stop.
@@ -180,8 +207,10 @@ class Controller(Generic[K]):
         ):
             try:
                 for source in self._sources:
-                    threads.append(source.start(self.queue.add, halt))  # noqa: PERF401 - joins those
+                    threads.append(source.start(self._add_from(source), halt))  # noqa: PERF401 - joins
                 self._wait_for_sources(halt)
+                if self._instruments:
+                    self._instruments.started()
                 for number in range(self._workers):
                     thread = threading.Thread(
                         target=self._work,
@@ -197,8 +226,31 @@ class Controller(Generic[K]):
                 for started in threads:
                     if started is not None:
                         started.join()
+                self._drop_queued()
+                if self._instruments:
+                    self._instruments.ended()
         if self._failure is not None:
             raise self._failure
+
+    def _add_from(self, source: Source[K]) -> Add[K]:
+        def add(key: K, event: Event[Any] | None = None) -> None:
+            attributes, priority = {"reconciler.source": source.name}, 0
+            if event is not None:
+                attributes["reconciler.event.type"] = event.type.value
+                attributes["reconciler.event.object"] = str(key_of(event.obj))
+                if event.initial or event.old is event.new:
+                    priority = LOW_PRIORITY
+            self._traced.add(
+                key, attributes, lambda key: self.queue.add_with(key, priority=priority)
+            )
+
+        return add
+
+    def _drop_queued(self) -> None:
+        """Take what no worker has taken, so that the queue's series end."""
+        with suppress(ShutDown):
+            while True:
+                self.queue.done(self.queue.get())
 
     def _wait_for_sources(self, halt: Stop) -> None:
         started = self._clock.now()
@@ -213,55 +265,69 @@ class Controller(Generic[K]):
     def _work(self, halt: Stop, loop: Loop | None) -> None:
         while not halt:
             try:
-                with self.queue.lease() as key:
-                    if not halt:
-                        self._reconcile_one(key, loop)
+                key, priority = self.queue.get_with_priority()
             except ShutDown:
                 return
+            try:
+                if not halt:
+                    self._reconcile_one(key, priority, loop)
             except BaseException as error:  # noqa: BLE001 - raised again by ``run``
+                if self._instruments:
+                    self._instruments.panicked()
                 self._failure = self._failure or error
                 halt.set()
+            finally:
+                self.queue.done(key)
 
-    def _reconcile_one(self, key: K, loop: Loop | None) -> None:
-        with self._counting:
-            self._active += 1
+    def _reconcile_one(self, key: K, priority: int, loop: Loop | None) -> None:
+        self._count_active(1)
         started = self._clock.now()
-        outcome = Outcome.ERROR
+        outcome, error = Outcome.ERROR, None
         try:
-            with self._tracer.start_as_current_span(
-                f"process {self.queue.name}",
-                kind=SpanKind.CONSUMER,
-                attributes={"reconciler.key": str(key)},
-                record_exception=False,
-                set_status_on_exception=False,
-            ) as span:
-                outcome = self._settle(key, loop, span)
+            with self._traced.span(key) as span:
+                outcome, error = self._settle(key, priority, loop)
+                if error is not None:
+                    mark_failed(span, error)
         finally:
+            self._count_active(-1)
             with self._counting:
-                self._active -= 1
                 self._outcomes[outcome] += 1
+        seconds = self._clock.now() - started
+        if self._instruments:
+            terminal = outcome is Outcome.TERMINAL_ERROR
+            self._instruments.reconciled(
+                Outcome.ERROR.value if terminal else outcome.value,
+                seconds,
+                terminal=terminal,
+                timed_out=isinstance(error, OutOfTimeError),
+            )
         if self._on_reconciled is not None:
-            self._on_reconciled(outcome, self._clock.now() - started)
+            self._on_reconciled(outcome, seconds)
 
-    def _settle(self, key: K, loop: Loop | None, span: Span) -> Outcome:
+    def _count_active(self, change: int) -> None:
+        with self._counting:
+            self._active += change
+        if self._instruments:
+            self._instruments.active(change)
+
+    def _settle(self, key: K, priority: int, loop: Loop | None) -> tuple[Outcome, Exception | None]:
         """Reconcile, and do with the key what the module's table says."""
         try:
             result = self._call(key, loop)
         except TerminalError as error:
             self.queue.forget(key)
             _log.error("%s: %s: %s; not tried again before it changes", self.name, key, error)
-            _mark_failed(span, error)
-            return Outcome.TERMINAL_ERROR
+            return Outcome.TERMINAL_ERROR, error
         except Exception as error:  # noqa: BLE001 - whatever it was, the key is tried again
-            self.queue.add_rate_limited(key)
+            self.queue.add_with(key, priority=priority, rate_limited=True)
             self._log_failure(key, error)
-            _mark_failed(span, error)
-            return Outcome.ERROR
+            return Outcome.ERROR, error
         self.queue.forget(key)
         if result is None or result.requeue_after is None:
-            return Outcome.SUCCESS
-        self.queue.add_after(key, result.requeue_after)
-        return Outcome.REQUEUE_AFTER
+            return Outcome.SUCCESS, None
+        priority = priority if result.priority is None else result.priority
+        self.queue.add_with(key, priority=priority, after=result.requeue_after)
+        return Outcome.REQUEUE_AFTER, None
 
     def _call(self, key: K, loop: Loop | None) -> Result | None:
         returned = self._reconcile(key)
@@ -287,9 +353,3 @@ class Controller(Generic[K]):
 def _gives_coroutines(function: Callable[..., object]) -> bool:
     called = type(function).__call__
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called)
-
-
-def _mark_failed(span: Span, error: Exception) -> None:
-    span.record_exception(error)
-    span.set_attribute("error.type", type(error).__qualname__)
-    span.set_status(StatusCode.ERROR, str(error))

@@ -8,6 +8,7 @@ it sessions and connection pools. See ``docs/adr/0010``.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import threading
 from typing import TYPE_CHECKING, TypeVar
 
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
     from typing import Self
 
 R = TypeVar("R")
+
+
+class OutOfTimeError(TimeoutError):
+    """It was cancelled because it was not done in the time that it had."""
 
 
 class Loop:
@@ -43,10 +48,17 @@ class Loop:
         """Run it on the loop, from another thread, and return or raise as it does.
 
         :param timeout: seconds after which it is cancelled
-        :raises TimeoutError: if it was cancelled for that
+        It sees the caller's context variables, the current span among them.
+
+        :raises OutOfTimeError: if it was cancelled for that
         """
         assert self._loop is not None
-        return asyncio.run_coroutine_threadsafe(_within(awaitable, timeout), self._loop).result()
+        here = contextvars.copy_context()
+
+        async def in_context() -> R:
+            return await asyncio.create_task(_within(awaitable, timeout), context=here)
+
+        return asyncio.run_coroutine_threadsafe(in_context(), self._loop).result()
 
     def _main(self) -> None:
         asyncio.run(self._serve())
@@ -64,5 +76,5 @@ async def _within(awaitable: Awaitable[R], timeout: float | None) -> R:  # noqa:
             return await awaitable
     except TimeoutError:
         if bound.expired():
-            raise TimeoutError(f"not done within {timeout:g} s") from None
+            raise OutOfTimeError(f"not done within {timeout:g} s") from None
         raise

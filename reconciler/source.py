@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from reconciler.meta import Meta
 
@@ -20,6 +20,15 @@ if TYPE_CHECKING:
 T = TypeVar("T", bound=Meta)
 K = TypeVar("K", bound="Hashable")
 K_co = TypeVar("K_co", bound="Hashable", covariant=True)
+K_contra = TypeVar("K_contra", bound="Hashable", contravariant=True)
+
+
+class Add(Protocol[K_contra]):
+    """Takes a key for a controller's queue. Never waits; may be called by any thread."""
+
+    def __call__(self, key: K_contra, event: Event[Any] | None = None) -> None:
+        """Add the key; ``event`` is what asks for it, where it is an informer's."""
+        ...
 
 
 class Source(Protocol[K_co]):
@@ -27,7 +36,7 @@ class Source(Protocol[K_co]):
 
     name: str
 
-    def start(self, add: Callable[[K_co], None], stop: Stop) -> threading.Thread | None:
+    def start(self, add: Add[K_co], stop: Stop) -> threading.Thread | None:
         """Begin, without blocking; the thread to join after the stop, if one was started."""
         ...
 
@@ -52,13 +61,13 @@ class Kind(Generic[T, K]):
         self._predicates = predicates
         self._registration: Registration[T] | None = None
 
-    def start(self, add: Callable[[K], None], stop: Stop) -> None:
+    def start(self, add: Add[K], stop: Stop) -> None:
         """Be told of the informer's events."""
 
         def on_event(event: Event[T]) -> None:
             if all(predicate(event) for predicate in self._predicates):
                 for key in self._handler(event):
-                    add(key)
+                    add(key, event)
 
         self._registration = self._informer.add_handler(on_event)
 
@@ -83,7 +92,7 @@ class Periodic(Generic[K]):
         self._seconds = seconds
         self._keys = keys
 
-    def start(self, add: Callable[[K], None], stop: Stop) -> threading.Thread:
+    def start(self, add: Add[K], stop: Stop) -> threading.Thread:
         """Tick in a thread of its own until asked to stop."""
 
         def tick() -> None:
@@ -107,7 +116,7 @@ class Channel(Generic[K]):
     def __init__(self, name: str) -> None:
         self.name = name
         self._lock = threading.Lock()
-        self._adds: list[Callable[[K], None]] = []
+        self._adds: list[Add[K]] = []
         self._early: dict[K, None] = {}
 
     def send(self, key: K) -> None:
@@ -118,7 +127,7 @@ class Channel(Generic[K]):
             for add in self._adds:
                 add(key)
 
-    def start(self, add: Callable[[K], None], stop: Stop) -> None:
+    def start(self, add: Add[K], stop: Stop) -> None:
         """Add what was sent so far and whatever is sent from now on."""
         with self._lock:
             self._adds.append(add)
@@ -132,12 +141,10 @@ class Func(Generic[K]):
 
     has_synced = True
 
-    def __init__(
-        self, name: str, start: Callable[[Callable[[K], None], Stop], threading.Thread | None]
-    ) -> None:
+    def __init__(self, name: str, start: Callable[[Add[K], Stop], threading.Thread | None]) -> None:
         self.name = name
         self._start = start
 
-    def start(self, add: Callable[[K], None], stop: Stop) -> threading.Thread | None:
+    def start(self, add: Add[K], stop: Stop) -> threading.Thread | None:
         """Call the function."""
         return self._start(add, stop)

@@ -9,12 +9,19 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader, NumberDataPoint
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanContext, get_current_span
 
 from reconciler import predicate
-from reconciler.controller import Controller, Result, SyncTimeoutError, TerminalError
+from reconciler.controller import Controller, Outcome, Result, SyncTimeoutError, TerminalError
 from reconciler.event import Event, EventType
 from reconciler.handler import enqueue_key, enqueue_map, enqueue_object, enqueue_owner
 from reconciler.informer import Informer
+from reconciler.instruments import Instruments
 from reconciler.meta import Request, Unstructured
 from reconciler.source import Channel, Func, Kind, Periodic
 from reconciler.stop import Stop
@@ -71,6 +78,26 @@ def until_waiting(controller: Controller[Any]) -> None:
 def until_idle(controller: Controller[Any]) -> None:
     while not controller.idle:
         threading.Event().wait(0.001)
+
+
+def counting() -> tuple[Instruments, Callable[[], dict[str, dict[str, float]]]]:
+    """Instruments, and what reads them: by name and ``result`` the value, or how many values."""
+    reader = InMemoryMetricReader()
+    provider = MeterProvider([reader])
+
+    def read() -> dict[str, dict[str, float]]:
+        data = reader.get_metrics_data()
+        assert data is not None
+        found: dict[str, dict[str, float]] = {}
+        for metric in data.resource_metrics[0].scope_metrics[0].metrics:
+            for point in metric.data.data_points:
+                assert point.attributes is not None
+                result = str(point.attributes.get("result", ""))
+                value = point.value if isinstance(point, NumberDataPoint) else point.count
+                found.setdefault(metric.name, {})[result] = value
+        return found
+
+    return Instruments(provider.get_meter("test")), read
 
 
 def make(reconcile: Reconciler, clock: FakeClock) -> Controller[str]:
@@ -208,7 +235,7 @@ def test_a_period_ticks_until_the_stop() -> None:
     clock = FakeClock()
     stop = Stop(clock)
     added: list[str] = []
-    thread = Periodic(60, lambda: ["k"]).start(added.append, stop)
+    thread = Periodic(60, lambda: ["k"]).start(lambda key, _event=None: added.append(key), stop)
     for _ in range(3):
         clock.wait_for_waiters()
         clock.step(60)
@@ -277,6 +304,157 @@ def test_outcomes_are_counted_and_told() -> None:
     found = controller.statistics()
     assert (found.workers, found.active) == (1, 0)
     assert set(found.outcomes.values()) == {1}
+
+
+def test_a_key_that_comes_back_keeps_its_priority_unless_it_is_given_another() -> None:
+    reconcile = Reconciler(
+        ValueError("no"), Result(requeue_after=1), Result(requeue_after=1, priority=7), None
+    )
+    clock = FakeClock()
+    controller = make(reconcile, clock)
+    taken: list[int] = []
+    get = controller.queue.get_with_priority
+
+    def watched() -> tuple[str, int]:
+        key, priority = get()
+        taken.append(priority)
+        return key, priority
+
+    controller.queue.get_with_priority = watched  # type: ignore[method-assign, assignment]
+    controller.queue.add_with("k", priority=3)
+    with running(controller):
+        for _ in range(3):
+            reconcile.wait()
+            until_waiting(controller)
+            clock.step(1)
+        reconcile.wait()
+    assert taken == [3, 3, 3, 7]
+
+
+def test_what_was_there_at_the_start_or_is_only_repeated_comes_last() -> None:
+    informer = Informer(Scripted([]), WIDGETS, Unstructured.decode)
+    reconcile = Reconciler()
+    reconcile.gate = threading.Event()
+    controller: Controller[Request] = Controller("test", reconcile)
+    controller.watch(Kind(informer, enqueue_object))
+    replace(informer, [raw(widget(name, 1)) for name in "abc"], "1")
+    with running(controller):
+        assert reconcile.entered.acquire(timeout=PATIENCE)
+        controller.queue.add(Request("ns", "new"))
+        reconcile.gate.set()
+        reconcile.wait(4)
+    first = reconcile.keys[0]
+    assert reconcile.keys[1] == Request("ns", "new")
+    assert {first, *reconcile.keys[2:]} == {Request("ns", name) for name in "abc"}
+
+
+def test_what_was_left_in_the_queue_ends_with_the_controller() -> None:
+    instruments, read = counting()
+    reconcile = Reconciler()
+    reconcile.gate = threading.Event()
+    controller: Controller[str] = Controller("test", reconcile, instruments=instruments)
+    for key in "abc":
+        controller.queue.add(key)
+    with running(controller) as stop:
+        assert reconcile.entered.acquire(timeout=PATIENCE)
+        stop.set()
+        reconcile.gate.set()
+    assert len(reconcile.keys) == 1
+    assert controller.queue.statistics().queued == 0
+    assert "workqueue_depth" not in read()
+    Controller[str]("test", reconcile, instruments=instruments)  # the name is free again
+
+
+def test_reconciles_are_counted_under_the_names_of_controller_runtime() -> None:
+    instruments, read = counting()
+    outcomes = [None, Result(requeue_after=99), ValueError("no"), TerminalError("never")]
+    reconcile = Reconciler(*outcomes)
+    told = threading.Semaphore(0)
+    controller: Controller[int] = Controller(
+        "test",
+        reconcile,
+        workers=2,
+        instruments=instruments,
+        on_reconciled=lambda *_: told.release(),
+    )
+    total = "controller_runtime_reconcile"
+    assert read()[total] == {"error": 0, "requeue_after": 0, "success": 0}
+    for key in range(4):
+        controller.queue.add(key)
+    with running(controller):
+        for _ in range(4):
+            assert told.acquire(timeout=PATIENCE)
+        found = read()
+        assert found["controller_runtime_max_concurrent_reconciles"] == {"": 2}
+        assert found["controller_runtime_active_workers"] == {"": 0}
+    assert found[total] == {"success": 1, "requeue_after": 1, "error": 2}
+    assert found["controller_runtime_reconcile_errors"] == {"": 2}
+    assert found["controller_runtime_terminal_reconcile_errors"] == {"": 1}
+    assert found["controller_runtime_reconcile_panics"] == {"": 0}
+    assert found["controller_runtime_reconcile_timeouts"] == {"": 0}
+    assert found["controller_runtime_reconcile_time"] == {"": 4}
+    assert found["workqueue_adds"] == {"": 4}
+    assert read()["controller_runtime_max_concurrent_reconciles"] == {"": 0}
+
+
+def test_a_coroutine_that_took_too_long_is_counted_as_such() -> None:
+    instruments, read = counting()
+    told = threading.Semaphore(0)
+
+    async def reconcile(key: str) -> None:
+        await asyncio.Event().wait()
+
+    controller: Controller[str] = Controller(
+        "test",
+        reconcile,
+        reconcile_timeout=0.01,
+        limiter=ItemExponentialFailureRateLimiter(60, 60),
+        instruments=instruments,
+        on_reconciled=lambda *_: told.release(),
+    )
+    controller.queue.add("k")
+    with running(controller):
+        assert told.acquire(timeout=PATIENCE)
+    assert read()["controller_runtime_reconcile_timeouts"] == {"": 1}
+
+
+def test_a_reconcile_that_no_worker_survives_is_counted() -> None:
+    instruments, read = counting()
+
+    def reconcile(key: str) -> None:
+        raise SystemExit(3)
+
+    controller: Controller[str] = Controller("test", reconcile, instruments=instruments)
+    controller.queue.add("k")
+    with pytest.raises(SystemExit):
+        controller.run(Stop())
+    assert read()["controller_runtime_reconcile_panics"] == {"": 1}
+
+
+def test_the_span_of_a_reconcile_is_current_in_functions_and_coroutines() -> None:
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    seen: list[SpanContext] = []
+
+    def function(key: str) -> None:
+        seen.append(get_current_span().get_span_context())
+
+    async def coroutine(key: str) -> None:
+        await asyncio.sleep(0)
+        function(key)
+
+    for reconcile in (function, coroutine):
+        controller: Controller[str] = Controller(
+            "test", reconcile, tracer=provider.get_tracer("test")
+        )
+        controller.watch(Func("f", lambda add, stop: add("k")))
+        with running(controller):
+            while not controller.statistics().outcomes[Outcome.SUCCESS]:
+                threading.Event().wait(0.001)
+    process = [span for span in exporter.get_finished_spans() if span.name == "process test"]
+    assert [span.context for span in process] == seen
+    assert [len(span.links) for span in process] == [1, 1]
 
 
 def test_a_source_that_does_not_sync_in_time_is_named() -> None:
