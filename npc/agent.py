@@ -19,6 +19,7 @@ from npc.controller import (
 from npc.dataplane import DataplaneError
 from npc.dataplane.restore import RestoreDataplane
 from npc.ruleset import Family
+from npc.telemetry import start
 from reconciler.client import ConfigurationError, Resource, Transport, load
 from reconciler.controller import Controller
 from reconciler.handler import enqueue_key
@@ -32,6 +33,8 @@ from workqueue import ItemExponentialFailureRateLimiter
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from npc.telemetry import Telemetry
+
 __all__ = ["ConfigurationError", "Options", "run"]
 
 PODS = Resource("", "v1", "pods", "Pod")
@@ -41,6 +44,11 @@ POLICIES = Resource("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy
 # One key stands for the whole node, so its failures must not push the next try far away.
 _FIRST_RETRY = 0.5
 _LAST_RETRY = 30.0
+
+# Seconds that a stop may take at most: first the parts, then what telemetry is left. Together well
+# below the 30 that Kubernetes leaves a pod.
+_PARTS_STOP = 15.0
+_TELEMETRY_STOP = 3.0
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +70,14 @@ def run(options: Options) -> int:
     :raises ConfigurationError: if it is not known how to reach the API server, or where to listen
     :raises MissingToolError: if this machine cannot enforce
     """
+    telemetry = start(options.node)  # first: what follows takes its tracers and meters from it
+    try:
+        return _enforce(options, telemetry)
+    finally:
+        telemetry.stop(_TELEMETRY_STOP)
+
+
+def _enforce(options: Options, telemetry: Telemetry) -> int:
     client = load(options.kubeconfig)
     families = (Family.IPV4,)
     dataplane = RestoreDataplane.open(options.iptables_mode, families)
@@ -69,8 +85,9 @@ def run(options: Options) -> int:
     sync = PolicySync(caches, dataplane, node=options.node, families=families)
     controller = _controller(caches, sync, options.sync_period)
     health = _health(options.health_address, caches, controller, sync)
+    health.add_page("/metrics", telemetry.metrics_page)
 
-    manager = Manager()
+    manager = Manager(stop_within=_PARTS_STOP)
     manager.add(Group.SERVERS, health)
     manager.add(Group.CACHES, caches.pods, caches.namespaces, caches.policies)
     manager.add(Group.CONTROLLERS, controller)
