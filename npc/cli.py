@@ -6,12 +6,12 @@ Exit codes: 0 done, 1 the work failed, 2 the command, its configuration or this 
 from __future__ import annotations
 
 import argparse
-import logging
 import os
 import re
 import sys
 from typing import TYPE_CHECKING
 
+from npc import logs
 from npc.dataplane import DataplaneError, MissingToolError
 
 if TYPE_CHECKING:
@@ -25,11 +25,7 @@ _DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     args = _parser().parse_args(argv)
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=args.log_level.upper(),
-        format="%(asctime)s %(levelname)-7s %(name)s: %(message)s",
-    )
+    logs.configure(args.log_level, args.log_format)
     try:
         code: int = args.command(args)
     except MissingToolError as error:
@@ -52,6 +48,12 @@ def _parser() -> argparse.ArgumentParser:
         choices=["debug", "info", "warning", "error"],
         default=os.environ.get("NPC_LOG_LEVEL", "info"),
         help="least severe log line that is written to stderr (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--log-format",
+        choices=logs.FORMATS,
+        default=os.environ.get("NPC_LOG_FORMAT", "text"),
+        help="how the lines are written (default: %(default)s)",
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_run(commands)
