@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import gzip
+import socket
 import threading
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -55,18 +56,16 @@ class Received:
 class Receiver:
     """Listens until closed; ``spans`` and ``metrics`` hold what was accepted."""
 
-    def __init__(self) -> None:
+    def __init__(self, listener: socket.socket | None = None) -> None:
         self.mode = Mode.OK
         self.slowness = 0.2
         self.requests = 0
-        self.encodings: set[str] = set()
         self.headers: list[Mapping[str, str]] = []
         self._spans: list[Received] = []
         self._metrics: list[Received] = []
         self._changed = threading.Condition()
         self._ended = threading.Event()
-        self._server = _Server(("127.0.0.1", 0), _Handler)
-        self._server.receiver = self
+        self._server = _Server(listener or socket.create_server(("127.0.0.1", 0)), self)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
         self._thread.start()
 
@@ -148,8 +147,8 @@ def _value(value: AnyValue) -> Any:
 
 
 @contextmanager
-def receiver(mode: Mode = Mode.OK) -> Iterator[Receiver]:
-    made = Receiver()
+def receiver(mode: Mode = Mode.OK, listener: socket.socket | None = None) -> Iterator[Receiver]:
+    made = Receiver(listener)
     made.mode = mode
     try:
         yield made
@@ -159,7 +158,16 @@ def receiver(mode: Mode = Mode.OK) -> Iterator[Receiver]:
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
-    receiver: Receiver
+
+    def __init__(self, listener: socket.socket, receiver: Receiver) -> None:
+        super().__init__(listener.getsockname(), _Handler, bind_and_activate=False)
+        self.socket.close()
+        self.socket = listener
+        self.server_port = listener.getsockname()[1]
+        self.receiver = receiver
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing: whoever sent this has given up waiting."""
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -24,7 +24,7 @@ from npc.telemetry.exporters import (
     span_exporters,
 )
 from npc.telemetry.settings import read
-from npc.telemetry.spans import SpanQueue
+from npc.telemetry.spans import SpanQueue, SpanStatistics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -71,6 +71,7 @@ class Telemetry:
         self._pushed: list[CountedMetricExporter] = []
         self.tracer_provider: TracerProvider | None = None
         self.meter_provider: MeterProvider | None = None
+        self._stopped = False
         if settings.disabled:
             return
         self._make_spans(settings, resource)
@@ -88,8 +89,18 @@ class Telemetry:
         with self._scraping:  # the SDK's collector mixes what two readers at once ask for
             return _PLAIN_TEXT, generate_latest(self._registry).decode()
 
+    def span_statistics(self) -> dict[str, SpanStatistics]:
+        """What became of the spans, by exporter; also after the stop."""
+        return {name: queue.statistics() for name, queue in self._queues.items()}
+
     def stop(self, within: float) -> None:
-        """Export what is there, for at most so many seconds, and drop the rest. Call it once."""
+        """Export what is there, for at most so many seconds, and drop the rest.
+
+        Pages are empty from then on, and another stop does nothing.
+        """
+        if self._stopped:
+            return
+        self._stopped = True
         deadline = time.monotonic() + within
         stops: list[Callable[[float], None]] = [queue.shutdown for queue in self._queues.values()]
         if self.meter_provider is not None:
@@ -148,15 +159,14 @@ class Telemetry:
         )
 
     def _observe_spans(self, _: CallbackOptions) -> Iterable[Observation]:
-        for name, queue in self._queues.items():
-            found = queue.statistics()
+        for name, found in self.span_statistics().items():
             for outcome in ("exported", "failed", "dropped"):
                 labels = {"exporter": name, "outcome": outcome}
                 yield Observation(getattr(found, outcome), labels)
 
     def _observe_queues(self, _: CallbackOptions) -> Iterable[Observation]:
-        for name, queue in self._queues.items():
-            yield Observation(queue.statistics().queued, {"exporter": name})
+        for name, found in self.span_statistics().items():
+            yield Observation(found.queued, {"exporter": name})
 
     def _observe_pushes(self, _: CallbackOptions) -> Iterable[Observation]:
         for exporter in self._pushed:

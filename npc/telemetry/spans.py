@@ -96,6 +96,8 @@ class SpanQueue(SpanProcessor):
     def shutdown(self, timeout_millis: float = 30_000) -> None:
         """Export what is queued for as long as this allows, and drop the rest."""
         with self._changed:
+            if self._abandoned:
+                return
             self._stopping = True
             self._changed.notify_all()
         self._thread.join(timeout_millis / 1000)
