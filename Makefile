@@ -24,6 +24,8 @@ demo: setup
 test: setup
 	@[ -n "$(KUBEBUILDER_ASSETS)" ] || echo "==> no kube-apiserver and etcd: tests against them are skipped" \
 		"(KUBEBUILDER_ASSETS names their folder; tests/envtest/binaries/build makes one)"
+	@[ -n "$$(tests/telemetry/otelcol/build --find)" ] || echo "==> no OpenTelemetry Collector: tests against it" \
+		"are skipped (tests/telemetry/otelcol/build makes one)"
 	$(BIN)/pytest -n $(JOBS) --dist worksteal
 
 lint: setup

@@ -13,7 +13,7 @@ from opentelemetry import trace
 from prometheus_client.parser import text_string_to_metric_families
 
 from npc.telemetry.assembly import Telemetry
-from tests.receiver import Mode, Receiver, receiver, values
+from tests.telemetry.receiver import Mode, Receiver, receiver, values
 from tests.unit.npc.fake import PATIENCE, pod, policy
 from tests.unit.npc.telemetry.conftest import Start
 from tests.unit.npc.test_sync import agent

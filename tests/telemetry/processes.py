@@ -1,0 +1,160 @@
+"""The real receivers of telemetry as child processes: an OpenTelemetry Collector, a Prometheus."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import subprocess
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+_BUILD = Path(__file__).parent / "otelcol" / "build"
+_READY_WITHIN = 30.0
+_DIE_WITH_US = ("setpriv", "--pdeathsig", "KILL")
+
+_COLLECTOR = """\
+receivers:
+  otlp: {{protocols: {{http: {{endpoint: "127.0.0.1:{port}"}}}}}}
+processors:
+  batch: {{timeout: 10ms}}
+exporters:
+  otlphttp: {{endpoint: "{forward}", compression: none}}
+  debug:
+service:
+  telemetry: {{metrics: {{level: none}}}}
+  pipelines:
+    traces: {{receivers: [otlp], processors: [batch], exporters: [otlphttp, debug]}}
+    metrics: {{receivers: [otlp], processors: [batch], exporters: [otlphttp, debug]}}
+"""
+
+_PROMETHEUS = """\
+global: {{scrape_interval: 1s}}
+scrape_configs:
+- job_name: npc
+  static_configs: [{{targets: ["{target}"]}}]
+"""
+
+
+def find_collector() -> Path | None:
+    """The collector's binary, if it has been built."""
+    found = subprocess.run([_BUILD, "--find"], capture_output=True, text=True, check=True)
+    return Path(found.stdout.strip()) if found.stdout.strip() else None
+
+
+class Collector:
+    """Takes OTLP on ``port`` and passes it on to ``forward``, a base URL."""
+
+    def __init__(self, binary: Path, directory: Path, forward: str, port: int) -> None:
+        self.url = f"http://127.0.0.1:{port}"
+        self._directory = directory
+        config = directory / "collector.yaml"
+        config.write_text(_COLLECTOR.format(port=port, forward=forward))
+        self._command = [*_DIE_WITH_US, str(binary), "--config", str(config)]
+        self._port = port
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it and wait until it listens."""
+        with (self._directory / "collector.log").open("ab") as log:
+            self._process = subprocess.Popen(self._command, stdout=log, stderr=log)
+        _wait_for_port(self._process, self._port, self._directory / "collector.log")
+
+    def signal(self, number: int) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def kill(self) -> None:
+        """End it at once, if it runs."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+
+@contextmanager
+def collector(binary: Path, directory: Path, forward: str) -> Iterator[Collector]:
+    """One that runs."""
+    made = Collector(binary, directory, forward, free_port())
+    try:
+        made.start()
+        yield made
+    finally:
+        made.kill()
+
+
+class Prometheus:
+    """Scrapes one target every second."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    def query(self, expression: str) -> list[tuple[dict[str, str], float]]:
+        """Labels and value of each series now."""
+        query = urllib.parse.urlencode({"query": expression})
+        with urllib.request.urlopen(f"{self._url}/api/v1/query?{query}", timeout=10) as answer:
+            found: dict[str, Any] = json.load(answer)
+        return [(each["metric"], float(each["value"][1])) for each in found["data"]["result"]]
+
+    def wait_for(self, expression: str) -> list[tuple[dict[str, str], float]]:
+        """What the query finds as soon as it finds something."""
+        deadline = time.monotonic() + _READY_WITHIN
+        while not (found := self.query(expression)):
+            assert time.monotonic() < deadline, f"{expression} finds nothing"
+            time.sleep(0.05)
+        return found
+
+
+@contextmanager
+def prometheus(target: str, directory: Path) -> Iterator[Prometheus]:
+    """One that runs; ``prometheus`` must be on PATH."""
+    port = free_port()
+    config = directory / "prometheus.yaml"
+    config.write_text(_PROMETHEUS.format(target=target))
+    log = directory / "prometheus.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [
+                *_DIE_WITH_US,
+                "prometheus",
+                f"--config.file={config}",
+                f"--storage.tsdb.path={directory / 'data'}",
+                f"--web.listen-address=127.0.0.1:{port}",
+            ],
+            stdout=output,
+            stderr=output,
+        )
+    try:
+        _wait_for_port(process, port, log)
+        yield Prometheus(f"http://127.0.0.1:{port}")
+    finally:
+        process.kill()
+        process.wait()
+
+
+def has_prometheus() -> bool:
+    return all(shutil.which(name) for name in ("prometheus", "promtool"))
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def _wait_for_port(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+    deadline = time.monotonic() + _READY_WITHIN
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        except OSError:
+            waiting = process.poll() is None and time.monotonic() < deadline
+            assert waiting, log.read_text(errors="replace")[-2000:]
+            time.sleep(0.02)
+        else:
+            return

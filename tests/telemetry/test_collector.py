@@ -1,0 +1,99 @@
+"""A real OpenTelemetry Collector takes what the agent exports, and its faults cost no sync."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+
+import pytest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+from tests.telemetry.installed import installed
+from tests.telemetry.processes import Collector
+from tests.telemetry.receiver import Receiver
+from tests.unit.npc.fake import PATIENCE, policy
+from tests.unit.npc.test_sync import Agent, agent
+
+
+def _roots(receiver: Receiver) -> list[Span]:
+    return [span for _, span in receiver.spans() if span.name == "process network-policy"]
+
+
+def _sync(a: Agent, times: int) -> None:
+    """As many syncs, each of which writes to the kernel."""
+    for _ in range(times):
+        before = a.sync.report.total
+        version = before + 2
+        a.transport.stream("networkpolicies").send("ADDED", policy(f"p{version}", version=version))
+        a.wait(lambda before=before: a.sync.report.total > before)
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+def test_traces_and_metrics_arrive_whole(
+    real_collector: Collector, behind: Receiver, compression: str
+) -> None:
+    with installed(
+        OTEL_EXPORTER_OTLP_ENDPOINT=real_collector.url,
+        OTEL_EXPORTER_OTLP_COMPRESSION=compression,
+        OTEL_RESOURCE_ATTRIBUTES="k8s.pod.name=npc-x",
+    ) as telemetry:
+        with agent() as a:
+            a.settle()
+            _sync(a, 5)
+        telemetry.stop(5)
+        exported = telemetry.span_statistics()["otlp"].exported
+    behind.wait(lambda: len(behind.spans()) == exported and behind.metrics())
+    assert len({span.trace_id for span in _roots(behind)}) == 6
+    for received, span in behind.spans():
+        assert received.scope == "reconciler"
+        assert received.resource["service.name"] == "npc"
+        assert received.resource["k8s.pod.name"] == "npc-x"
+        assert span.end_time_unix_nano > span.start_time_unix_nano
+    received, _ = behind.metrics()["npc_telemetry_spans"]
+    assert received.resource["k8s.node.name"] == "n1"
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param(lambda collector: collector.signal(signal.SIGSTOP), id="frozen"),
+        pytest.param(lambda collector: collector.kill(), id="killed"),
+    ],
+)
+def test_a_collector_that_fails_in_the_middle_stops_neither_syncs_nor_the_agent(
+    fault: Callable[[Collector], None], real_collector: Collector, behind: Receiver
+) -> None:
+    with installed(
+        OTEL_EXPORTER_OTLP_ENDPOINT=real_collector.url, OTEL_BSP_SCHEDULE_DELAY="1"
+    ) as telemetry:
+        with agent() as a:
+            a.settle()
+            behind.wait(lambda: _roots(behind))
+            fault(real_collector)
+            _sync(a, 20)
+            assert a.sync.report.total == 21
+            before = time.monotonic()
+        telemetry.stop(0.5)
+        assert time.monotonic() - before < PATIENCE
+        found = telemetry.span_statistics()["otlp"]
+    assert found.exported + found.failed + found.dropped >= 21
+    assert found.failed + found.dropped > 0
+
+
+def test_a_collector_that_comes_back_is_sent_what_waited(
+    real_collector: Collector, behind: Receiver
+) -> None:
+    with (
+        installed(
+            OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=f"{real_collector.url}/v1/traces"
+        ) as telemetry,
+        agent() as a,
+    ):
+        a.settle()
+        real_collector.kill()
+        _sync(a, 3)
+        real_collector.start()
+        telemetry.stop(5)
+        assert telemetry.span_statistics()["otlp"].failed == 0
+        behind.wait(lambda: len(_roots(behind)) == 4)
