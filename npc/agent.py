@@ -17,8 +17,8 @@ from npc.controller import (
     policy_view,
 )
 from npc.dataplane import DataplaneError
+from npc.dataplane.choose import choose_families
 from npc.dataplane.restore import RestoreDataplane
-from npc.ruleset import Family
 from npc.telemetry import start
 from reconciler.client import ConfigurationError, Resource, Transport, load
 from reconciler.controller import Controller
@@ -59,6 +59,7 @@ class Options:
 
     node: str
     kubeconfig: str | None
+    families: str
     iptables_mode: str
     sync_period: float
     health_address: tuple[str, int]
@@ -79,7 +80,7 @@ def run(options: Options) -> int:
 
 def _enforce(options: Options, telemetry: Telemetry) -> int:
     client = load(options.kubeconfig)
-    families = (Family.IPV4,)
+    families = choose_families(options.families)
     dataplane = RestoreDataplane.open(options.iptables_mode, families)
     caches = _caches(client)
     sync = PolicySync(caches, dataplane, node=options.node, families=families)
@@ -92,7 +93,8 @@ def _enforce(options: Options, telemetry: Telemetry) -> int:
     manager.add(Group.CACHES, caches.pods, caches.namespaces, caches.policies)
     manager.add(Group.CONTROLLERS, controller)
     log.info(
-        "enforcing on node %s; API server %s; health on %s:%d",
+        "enforcing %s on node %s; API server %s; health on %s:%d",
+        " and ".join(family.name.lower() for family in families),
         options.node,
         client.host,
         *health.address,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from npc import logs
 from npc.dataplane import DataplaneError, MissingToolError
+from npc.dataplane.choose import FAMILIES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -82,6 +83,12 @@ def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         default=os.environ.get("KUBECONFIG"),
         help="how to reach the API server (default: $KUBECONFIG, else the pod's service account)",
     )
+    parser.add_argument(
+        "--families",
+        choices=FAMILIES,
+        default="auto",
+        help="the address families to enforce; auto is all that the kernel speaks (default: auto)",
+    )
     _add_mode(parser)
     parser.add_argument(
         "--sync-period",
@@ -130,6 +137,7 @@ def _run(args: argparse.Namespace) -> int:
             Options(
                 node=args.node_name,
                 kubeconfig=args.kubeconfig,
+                families=args.families,
                 iptables_mode=args.iptables_mode,
                 sync_period=args.sync_period,
                 health_address=args.health_address,

@@ -18,7 +18,10 @@ from npc.lab import netns
 from npc.lab.netns import LabError, UnusableMachineError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
+
+    from npc.ruleset import Family
 
 _HEALTH = ("127.0.0.1", 20245)  # each node has its own loopback
 _LOG_LINES = 12
@@ -34,7 +37,13 @@ class Agent:
     """The agent of one node; its files are in ``directory``."""
 
     def __init__(
-        self, node: str, namespace: str, kubeconfig: Path, mode: str, directory: Path
+        self,
+        node: str,
+        namespace: str,
+        kubeconfig: Path,
+        mode: str,
+        families: Sequence[Family],
+        directory: Path,
     ) -> None:
         self.node = node
         self.log = directory / f"agent-{node}.log"
@@ -49,6 +58,7 @@ class Agent:
             *("setpriv", "--pdeathsig", "KILL"),
             *(sys.executable, "-m", "npc", "run"),
             *("--kubeconfig", str(kubeconfig), "--node-name", node),
+            *("--families", "dual" if len(families) > 1 else families[0].name.lower()),
             *("--iptables-mode", mode, "--health-address", "{}:{}".format(*_HEALTH)),
         ]
         self._process: subprocess.Popen[bytes] | None = None

@@ -8,11 +8,19 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+from npc.ruleset import Family
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
 
 UNUSABLE = 2
+
+_FAMILIES = {
+    "ipv4": (Family.IPV4,),
+    "ipv6": (Family.IPV6,),
+    "dual": (Family.IPV4, Family.IPV6),
+}
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -33,6 +41,12 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     run = lab.add_parser("run", help="run scenarios with real packets, and compare")
     run.add_argument("scenarios", nargs="+", metavar="SCENARIO.yaml")
     run.add_argument("--json", action="store_true", help="one JSON object for each probe")
+    run.add_argument(
+        "--families",
+        choices=sorted(_FAMILIES),
+        default="ipv4",
+        help="the families of scenarios that name none (default: ipv4)",
+    )
     _add_mode(run)
     run.set_defaults(command=_guarded(_run))
 
@@ -100,8 +114,8 @@ def _run(args: argparse.Namespace) -> int:
     from npc.lab import report, runner, scenario
     from npc.lab.runs import Run
 
-    scenarios = [found for path in args.scenarios for found in scenario.read(path)]
-    runner.check(scenarios)
+    families = _FAMILIES[args.families]
+    scenarios = [found for path in args.scenarios for found in scenario.read(path, families)]
     console = Console(highlight=False)
     results: list[runner.Result] = []
     started = time.monotonic()

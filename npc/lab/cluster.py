@@ -16,8 +16,9 @@ from npc.lab import netns
 from npc.lab.agents import Agent, AgentError
 from npc.lab.kubelet import Kubelet
 from npc.lab.netns import LabError
-from npc.lab.topology import FABRIC_ADDRESSES, Host, Topology
+from npc.lab.topology import Host, Topology
 from npc.lab.traffic import Traffic
+from npc.ruleset import Family
 from reconciler.testing import ApiError, ApiServer
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ class Cluster:
     def start_control_plane(self) -> None:
         """Serve the API: on the machine's loopback, for us, and in the fabric, for the agents."""
         self.api.start()
-        self.api.serve(_listen(self.topology.fabric, FABRIC_ADDRESSES[0]))
+        self.api.serve(_listen(self.topology.fabric, self.topology.fabric_addresses[0]))
 
     def stop_control_plane(self) -> None:
         """Let nobody reach the API any more; its objects stay."""
@@ -184,28 +185,37 @@ def _late(agent: Agent, version: int) -> AgentError:
 
 
 @contextmanager
-def cluster(run: Run, nodes: Sequence[str], *, mode: str = "nft") -> Iterator[Cluster]:
-    """Make a cluster whose agents are in force; at the end it is gone.
+def cluster(
+    run: Run,
+    nodes: Sequence[str],
+    *,
+    mode: str = "nft",
+    families: Sequence[Family] = (Family.IPV4,),
+    enforce: bool = True,
+) -> Iterator[Cluster]:
+    """Make a cluster whose agents, unless it is to have none, are in force; at the end it is gone.
 
     The calling thread must last as long: the agents are killed when it ends.
 
     :raises UnusableMachineError: if this machine lacks something
     """
     with ExitStack() as stack:
-        topology = Topology(run.prefix)
+        topology = Topology(run.prefix, tuple(families))
         stack.callback(topology.destroy)
         topology.build(list(nodes))
         traffic = stack.enter_context(Traffic())
         api = ApiServer()
         stack.callback(api.stop)
         config = run.directory / "agent-kubeconfig"
-        config.write_text(api.kubeconfig(f"http://{FABRIC_ADDRESSES[0]}:{_API_PORT}"))
+        config.write_text(api.kubeconfig(_url(topology.fabric_addresses[0])))
         made = Cluster(api, topology, traffic)
         made.start_control_plane()
         stack.callback(_stop, made.agents)
         for name, node in topology.nodes.items():
             api.create(_node_manifest(name, node))
-            agent = Agent(name, node.namespace, config, mode, run.directory)
+            if not enforce:
+                continue
+            agent = Agent(name, node.namespace, config, mode, families, run.directory)
             made.agents[name] = agent
             agent.start()
         made.settle()
@@ -220,7 +230,15 @@ def _stop(agents: dict[str, Agent]) -> None:
 
 
 def _listen(namespace: str, address: str) -> socket.socket:
-    return netns.inside(namespace, lambda: socket.create_server((address, _API_PORT), backlog=128))
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    return netns.inside(
+        namespace,
+        lambda: socket.create_server((address, _API_PORT), family=family, backlog=128),
+    )
+
+
+def _url(address: str) -> str:
+    return f"http://[{address}]:{_API_PORT}" if ":" in address else f"http://{address}:{_API_PORT}"
 
 
 def _node_manifest(name: str, node: Host) -> Manifest:

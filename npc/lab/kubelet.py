@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from npc.lab.netns import LabError
-from npc.lab.topology import Host
 from reconciler.client import Resource, load
 from reconciler.controller import Controller
 from reconciler.handler import enqueue_object
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from npc.lab.topology import Topology
+    from npc.lab.topology import Host, Topology
     from npc.lab.traffic import Traffic
     from npc.ruleset import Protocol
     from reconciler.testing import ApiServer
@@ -60,8 +59,6 @@ class Kubelet:
         self._turn = itertools.cycle(topology.nodes)
         self.ports: frozenset[tuple[int, Protocol]] = frozenset()
         """What every pod listens on."""
-        self.versions: frozenset[int] = frozenset({4})
-        """The IP versions in which pods get an address unless they ask for certain ones."""
 
     @property
     def pods(self) -> dict[tuple[str, str], RunningPod]:
@@ -132,10 +129,9 @@ class Kubelet:
             raise LabError(f"pod {namespace}/{name} wants the node {node}, which does not exist")
         host_network = bool(spec.get("hostNetwork"))
         if host_network:
-            addresses = tuple(a for a in where.addresses if _version(a) in self.versions)
-            host = Host(where.namespace, addresses)
+            host = where
         else:
-            wanted = tuple(entry["ip"] for entry in status.get("podIPs") or ())
+            wanted = self._topology.of_families(e["ip"] for e in status.get("podIPs") or ())
             addresses = self._checked(node, wanted) if wanted else self._allot(node)
             host = self._topology.add_pod(namespace, name, node, addresses)
         self._traffic.serve(host, self.ports)
@@ -163,12 +159,11 @@ class Kubelet:
         taken = {address for pod in self._pods.values() for address in pod.host.addresses}
         found = []
         for network in self._topology.pod_networks(node):
-            if network.version in self.versions:
-                candidates = (str(network[n]) for n in range(_FIRST_ADDRESS, 255))
-                address = next((a for a in candidates if a not in taken), None)
-                if address is None:
-                    raise LabError(f"{node} has no free address in {network}")
-                found.append(address)
+            candidates = (str(network[n]) for n in range(_FIRST_ADDRESS, 255))
+            address = next((a for a in candidates if a not in taken), None)
+            if address is None:
+                raise LabError(f"{node} has no free address in {network}")
+            found.append(address)
         return tuple(found)
 
 
@@ -194,7 +189,3 @@ def _running(pod: dict[str, Any], node: Host, host: Host) -> dict[str, Any]:
             for container in pod["spec"]["containers"]
         ],
     }
-
-
-def _version(address: str) -> int:
-    return ipaddress.ip_address(address).version

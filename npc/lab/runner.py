@@ -8,19 +8,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from npc.lab.cluster import Cluster, cluster
-from npc.lab.located import ScenarioError
 from npc.lab.netns import LabError
 from npc.lab.traffic import SILENCE, Outcome, Probe, Verdict
-from npc.ruleset import Family
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from npc.lab.runs import Run
     from npc.lab.scenario import Expectation, Scenario, Step
-
-ENFORCED = (Family.IPV4,)
-"""The families that the agent enforces."""
+    from npc.ruleset import Family
 
 _PATIENCE = 10.0
 """Seconds for what should be allowed: a busy machine is no denial."""
@@ -41,42 +37,37 @@ class Result:
         """Whether the probe went as the scenario says."""
         return self.outcome.verdict is self.probe.expect
 
-
-def check(scenarios: Iterable[Scenario]) -> None:
-    """See that this release can do what the scenarios ask for.
-
-    :raises ScenarioError: naming the first that it cannot
-    """
-    for scenario in scenarios:
-        for family in scenario.families:
-            if family not in ENFORCED:
-                where = f"{scenario.path}:{scenario.line}"
-                raise ScenarioError(f"{where}: {family.name.lower()} is not enforced yet")
+    @property
+    def open(self) -> bool:
+        """Whether nothing stopped the probe, whatever the scenario says."""
+        return self.outcome.verdict is Verdict.ALLOW
 
 
 def run_all(
-    run: Run, scenarios: Sequence[Scenario], mode: str
+    run: Run, scenarios: Sequence[Scenario], mode: str, *, enforce: bool = True
 ) -> Iterator[tuple[Scenario, list[Result]]]:
     """Run each scenario in its turn; its results, in the order of the probes.
 
-    A scenario whose nodes are the first of another's shares its cluster, emptied in between.
+    A scenario whose nodes are the first of another's, in the same families, shares its cluster,
+    emptied in between. Without ``enforce`` no agent runs, so that every probe should be allowed.
 
     :raises AgentError: if an agent does not do its work
     :raises LabError: if a scenario asks for what cannot be, or the lab itself fails
     """
     waiting = sorted(scenarios, key=lambda s: len(s.nodes), reverse=True)
     while waiting:
-        nodes = waiting[0].nodes
-        fitting = [s for s in waiting if s.nodes == nodes[: len(s.nodes)]]
+        nodes, families = waiting[0].nodes, waiting[0].families
+        fitting = [
+            s for s in waiting if s.nodes == nodes[: len(s.nodes)] and s.families == families
+        ]
         waiting = [s for s in waiting if s not in fitting]
-        with cluster(run, nodes, mode=mode) as lab:
+        with cluster(run, nodes, mode=mode, families=families, enforce=enforce) as lab:
             for scenario in fitting:
                 yield scenario, _run(lab, scenario)
                 lab.reset()
 
 
 def _run(lab: Cluster, scenario: Scenario) -> list[Result]:
-    lab.kubelet.versions = frozenset(family.value for family in scenario.families)
     for name, addresses in scenario.outside:
         lab.add_outside(name, addresses)
     for manifest in scenario.objects:

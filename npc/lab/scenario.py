@@ -85,8 +85,8 @@ class Scenario:
         return {(p.port, p.protocol) for step in self.steps for p in step.probes}
 
 
-def read(path: str) -> list[Scenario]:
-    """Read every scenario of a file.
+def read(path: str, families: tuple[Family, ...] = (Family.IPV4,)) -> list[Scenario]:
+    """Read every scenario of a file. ``families`` are for those that name none.
 
     :raises ScenarioError: naming file and line
     """
@@ -95,13 +95,14 @@ def read(path: str) -> list[Scenario]:
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise ScenarioError(f"{path}: {reason}") from error
-    return [_Reader(path, document).scenario() for document in load_all(text, path)]
+    return [_Reader(path, document, families).scenario() for document in load_all(text, path)]
 
 
 class _Reader:
-    def __init__(self, path: str, document: Any) -> None:
+    def __init__(self, path: str, document: Any, families: tuple[Family, ...]) -> None:
         self._path = path
         self._document = document
+        self._default_families = families
         self._nodes: tuple[str, ...] = ()
         self._outside: dict[str, tuple[str, ...]] = {}
         self._running: set[str] = set()  # pods, as far as the steps have been read
@@ -145,11 +146,13 @@ class _Reader:
 
     def _families(self, document: LocatedDict) -> tuple[Family, ...]:
         names = {"ipv4": Family.IPV4, "ipv6": Family.IPV6}
-        families = self._names(document, "families") or ("ipv4",)
-        for name in families:
+        found = self._names(document, "families")
+        for name in found:
             if name not in names:
                 self._fail(document.line, f"families: {name!r} is neither ipv4 nor ipv6")
-        return tuple(names[name] for name in families)
+        return tuple(family for name, family in names.items() if name in found) or (
+            self._default_families
+        )
 
     # -- cluster -------------------------------------------------------------------------------
 

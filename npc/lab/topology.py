@@ -14,12 +14,15 @@ from __future__ import annotations
 import hashlib
 import ipaddress
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from npc.lab import netns
+from npc.ruleset import Family
 
-FABRIC_ADDRESSES = ("172.31.0.1", "fd00:172:31::1")
-"""The fabric's addresses: the nodes' default route, and where the control plane listens."""
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
+_FABRIC_ADDRESSES = ("172.31.0.1", "fd00:172:31::1")
 _FABRIC_LENGTHS = {4: 24, 6: 64}
 _GATEWAYS = {4: "169.254.1.1", 6: "fe80::1"}
 _HOST_LENGTHS = {4: 32, 6: 128}
@@ -50,9 +53,13 @@ class Host:
 
 @dataclass
 class Topology:
-    """The namespaces of one run. ``prefix`` begins each of their names."""
+    """The namespaces of one run. ``prefix`` begins each of their names.
+
+    ``families`` are those in which the cluster has addresses.
+    """
 
     prefix: str
+    families: tuple[Family, ...] = tuple(Family)
     nodes: dict[str, Host] = field(default_factory=dict)
     outside: dict[str, Host] = field(default_factory=dict)
     _cables: dict[str, tuple[str, str]] = field(default_factory=dict)
@@ -63,10 +70,23 @@ class Topology:
         """The fabric's namespace."""
         return f"{self.prefix}fabric"
 
+    @property
+    def fabric_addresses(self) -> tuple[str, ...]:
+        """The fabric's addresses: the nodes' default route, and where the control plane listens."""
+        return self.of_families(_FABRIC_ADDRESSES)
+
+    def of_families(self, addresses: Iterable[str]) -> tuple[str, ...]:
+        """Those of the addresses or ranges that are of the cluster's families."""
+        versions = {family.value for family in self.families}
+        return tuple(text for text in addresses if ipaddress.ip_network(text).version in versions)
+
     def build(self, nodes: list[str]) -> None:
         """Make the fabric and the nodes; node N has 10.244.N.0/24 and fd00:10:244:N::/64."""
         self.nodes = {
-            name: Host(f"{self.prefix}{name}", (f"172.31.0.{9 + n}", f"fd00:172:31::{9 + n:x}"))
+            name: Host(
+                f"{self.prefix}{name}",
+                self.of_families((f"172.31.0.{9 + n}", f"fd00:172:31::{9 + n:x}")),
+            )
             for n, name in enumerate(nodes, 1)
         }
         netns.create([self.fabric, *(node.namespace for node in self.nodes.values())], _SYSCTLS)
@@ -74,7 +94,7 @@ class Topology:
             [
                 "link add br0 type bridge",
                 "link set br0 up",
-                *(f"addr add {_on_fabric(a)} dev br0" for a in FABRIC_ADDRESSES),
+                *(f"addr add {_on_fabric(a)} dev br0" for a in self.fabric_addresses),
             ],
             self.fabric,
         )
@@ -86,7 +106,7 @@ class Topology:
                     f"link set {port} master br0 up",
                     *(
                         f"route add {r} via {a}"
-                        for r, a in zip(_pod_ranges(n), node.addresses, strict=True)
+                        for r, a in zip(self._pod_ranges(n), node.addresses, strict=True)
                     ),
                 ],
                 self.fabric,
@@ -95,21 +115,20 @@ class Topology:
                 [
                     "link set eth0 up",
                     *(f"addr add {_on_fabric(a)} dev eth0" for a in node.addresses),
-                    *(f"route add default via {a}" for a in FABRIC_ADDRESSES),
+                    *(f"route add default via {a}" for a in self.fabric_addresses),
                 ],
                 node.namespace,
             )
 
     def pod_networks(self, node: str) -> list[ipaddress.IPv4Network | ipaddress.IPv6Network]:
-        """The ranges of a node's pods, one of each IP version."""
-        return [
-            ipaddress.ip_network(text) for text in _pod_ranges(1 + list(self.nodes).index(node))
-        ]
+        """The ranges of a node's pods, one of each family."""
+        number = 1 + list(self.nodes).index(node)
+        return [ipaddress.ip_network(text) for text in self._pod_ranges(number)]
 
     def add_outside(self, name: str, addresses: tuple[str, ...]) -> Host:
-        """Make a host outside the cluster and route its addresses."""
-        host = Host(f"{self.prefix}out-{name}", addresses)
-        self._attach(host, self.fabric, FABRIC_ADDRESSES)
+        """Make a host outside the cluster and route its addresses of the cluster's families."""
+        host = Host(f"{self.prefix}out-{name}", self.of_families(addresses))
+        self._attach(host, self.fabric, self.fabric_addresses)
         self.outside[name] = host
         return host
 
@@ -133,6 +152,9 @@ class Topology:
     def destroy(self) -> None:
         """Remove every namespace of the run."""
         netns.delete(netns.existing(self.prefix))
+
+    def _pod_ranges(self, number: int) -> tuple[str, ...]:
+        return self.of_families((f"10.244.{number}.0/24", f"fd00:10:244:{number}::/64"))
 
     def _attach(self, host: Host, parent: str, sources: tuple[str, ...]) -> None:
         """A namespace with a cable to its parent, which routes the host's addresses to it."""
@@ -164,10 +186,6 @@ def _cable(end: str, namespace: str, other_end: str, other_namespace: str) -> st
     return (
         f"link add {end} netns {namespace} type veth peer name {other_end} netns {other_namespace}"
     )
-
-
-def _pod_ranges(number: int) -> tuple[str, str]:
-    return f"10.244.{number}.0/24", f"fd00:10:244:{number}::/64"
 
 
 def _on_fabric(address: str) -> str:

@@ -107,6 +107,16 @@ def test_what_makes_no_sense_is_named_with_its_line(
     assert str(error.value).startswith(f"{tmp_path}/s.yaml:{line}: {message}")
 
 
+def test_a_scenario_runs_in_the_families_that_it_names_and_otherwise_in_those_of_the_run(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "s.yaml"
+    path.write_text("name: any\n---\nname: both\nfamilies: [ipv6, ipv4]\n")
+    any_family, both = scenario.read(str(path), (Family.IPV6,))
+    assert any_family.families == (Family.IPV6,)
+    assert both.families == (Family.IPV4, Family.IPV6)
+
+
 def test_text_that_is_no_yaml_is_named_with_its_line(tmp_path: Path) -> None:
     with pytest.raises(ScenarioError, match=r"s\.yaml:2: "):
         read(tmp_path, "name: x\n  y: [\n")
