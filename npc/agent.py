@@ -17,8 +17,7 @@ from npc.controller import (
     policy_view,
 )
 from npc.dataplane import DataplaneError
-from npc.dataplane.choose import choose_families
-from npc.dataplane.restore import RestoreDataplane
+from npc.dataplane.choose import choose_families, open_dataplane
 from npc.telemetry import start
 from reconciler.client import ConfigurationError, Resource, Transport, load
 from reconciler.controller import Controller
@@ -59,6 +58,7 @@ class Options:
 
     node: str
     kubeconfig: str | None
+    backend: str
     families: str
     iptables_mode: str
     sync_period: float
@@ -81,7 +81,7 @@ def run(options: Options) -> int:
 def _enforce(options: Options, telemetry: Telemetry) -> int:
     client = load(options.kubeconfig)
     families = choose_families(options.families)
-    dataplane = RestoreDataplane.open(options.iptables_mode, families)
+    dataplane = open_dataplane(options.backend, options.iptables_mode, families)
     caches = _caches(client)
     sync = PolicySync(caches, dataplane, node=options.node, families=families)
     controller = _controller(caches, sync, options.sync_period)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from npc import logs
 from npc.dataplane import DataplaneError, MissingToolError
-from npc.dataplane.choose import FAMILIES
+from npc.dataplane.choose import BACKENDS, FAMILIES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -84,6 +84,12 @@ def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         help="how to reach the API server (default: $KUBECONFIG, else the pod's service account)",
     )
     parser.add_argument(
+        "--backend",
+        choices=BACKENDS,
+        default="auto",
+        help="how rules are written; auto is iptables-restore and ipset (default: auto)",
+    )
+    parser.add_argument(
         "--families",
         choices=FAMILIES,
         default="auto",
@@ -137,6 +143,7 @@ def _run(args: argparse.Namespace) -> int:
             Options(
                 node=args.node_name,
                 kubeconfig=args.kubeconfig,
+                backend=args.backend,
                 families=args.families,
                 iptables_mode=args.iptables_mode,
                 sync_period=args.sync_period,

@@ -5,10 +5,25 @@ from __future__ import annotations
 import socket
 from typing import TYPE_CHECKING
 
+from npc.dataplane.restore import RestoreDataplane
+from npc.dataplane.tools import run_tool
 from npc.ruleset import Family
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+
+    from npc.dataplane import Dataplane
+    from npc.dataplane.tools import Run
+
+    Open = Callable[[str, Sequence[Family], Run], Dataplane]
+
+_BACKENDS: dict[str, Open] = {
+    "restore": RestoreDataplane.open,
+}
+_AUTO = "restore"
+
+BACKENDS = ("auto", *_BACKENDS)
+"""What ``open_dataplane`` understands."""
 
 FAMILIES = ("auto", "ipv4", "ipv6", "dual")
 """What ``choose_families`` understands."""
@@ -19,6 +34,17 @@ _NAMED = {
     "dual": (Family.IPV4, Family.IPV6),
 }
 _SOCKETS = {Family.IPV4: socket.AF_INET, Family.IPV6: socket.AF_INET6}
+
+
+def open_dataplane(
+    backend: str, iptables_mode: str, families: Sequence[Family], run: Run = run_tool
+) -> Dataplane:
+    """Open one of ``BACKENDS``, and see that this machine can do it.
+
+    :raises MissingToolError: if this machine cannot
+    :raises DataplaneError: if the rules that are there cannot be read
+    """
+    return _BACKENDS[_AUTO if backend == "auto" else backend](iptables_mode, families, run)
 
 
 def kernel_has(family: Family) -> bool:

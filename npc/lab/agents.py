@@ -12,6 +12,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from npc.lab import netns
@@ -33,6 +34,14 @@ class AgentError(LabError):
     """An agent ended, or does not do its work; the message holds the end of its log."""
 
 
+@dataclass(frozen=True)
+class Enforcement:
+    """How agents enforce: the backend that writes the rules, and which iptables it uses."""
+
+    backend: str = "auto"
+    mode: str = "nft"
+
+
 class Agent:
     """The agent of one node; its files are in ``directory``."""
 
@@ -41,7 +50,7 @@ class Agent:
         node: str,
         namespace: str,
         kubeconfig: Path,
-        mode: str,
+        enforcement: Enforcement,
         families: Sequence[Family],
         directory: Path,
     ) -> None:
@@ -59,7 +68,8 @@ class Agent:
             *(sys.executable, "-m", "npc", "run"),
             *("--kubeconfig", str(kubeconfig), "--node-name", node),
             *("--families", "dual" if len(families) > 1 else families[0].name.lower()),
-            *("--iptables-mode", mode, "--health-address", "{}:{}".format(*_HEALTH)),
+            *("--backend", enforcement.backend, "--iptables-mode", enforcement.mode),
+            *("--health-address", "{}:{}".format(*_HEALTH)),
         ]
         self._process: subprocess.Popen[bytes] | None = None
         self._asked = False

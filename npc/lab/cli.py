@@ -8,11 +8,14 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+from npc.dataplane.choose import BACKENDS
 from npc.ruleset import Family
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
+
+    from npc.lab.agents import Enforcement
 
 UNUSABLE = 2
 
@@ -66,6 +69,18 @@ def _add_mode(parser: argparse.ArgumentParser) -> None:
         default="nft",
         help="which iptables the agents use (default: nft)",
     )
+    parser.add_argument(
+        "--backend",
+        choices=BACKENDS,
+        default="auto",
+        help="how the agents write their rules (default: auto)",
+    )
+
+
+def _enforcement(args: argparse.Namespace) -> Enforcement:
+    from npc.lab.agents import Enforcement
+
+    return Enforcement(args.backend, args.mode)
 
 
 def _count(text: str) -> int:
@@ -105,7 +120,7 @@ def _end(number: int, _frame: FrameType | None) -> None:
 def _demo(args: argparse.Namespace) -> int:
     from npc.lab.demo import demo
 
-    return demo(args.mode)
+    return demo(_enforcement(args))
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -120,7 +135,7 @@ def _run(args: argparse.Namespace) -> int:
     results: list[runner.Result] = []
     started = time.monotonic()
     with Run() as run:
-        for done, found in runner.run_all(run, scenarios, args.mode):
+        for done, found in runner.run_all(run, scenarios, _enforcement(args)):
             results += found
             if args.json:
                 for result in found:
@@ -132,7 +147,7 @@ def _run(args: argparse.Namespace) -> int:
     if not args.json:
         console.print(
             f"{len(scenarios)} scenarios, {len(results)} probes, {wrong} not as expected"
-            f" (mode {args.mode})"
+            f" (backend {args.backend}, mode {args.mode})"
         )
     return 1 if wrong else 0
 
@@ -140,7 +155,7 @@ def _run(args: argparse.Namespace) -> int:
 def _up(args: argparse.Namespace) -> int:
     from npc.lab.demo import up
 
-    return up(args.mode, args.nodes)
+    return up(_enforcement(args), args.nodes)
 
 
 def _clean(_args: argparse.Namespace) -> int:

@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from npc.lab import netns
-from npc.lab.agents import Agent, AgentError
+from npc.lab.agents import Agent, AgentError, Enforcement
 from npc.lab.kubelet import Kubelet
 from npc.lab.netns import LabError
 from npc.lab.topology import Host, Topology
@@ -32,6 +32,7 @@ Manifest = dict[str, Any]
 SETTLE_SECONDS = 30.0
 """How long agents may take to enforce what was written, on a machine however busy."""
 
+_DEFAULT = Enforcement()
 _POLL = 0.01
 _API_PORT = 6443
 _PLURALS = {"Pod": "pods", "Namespace": "namespaces", "NetworkPolicy": "networkpolicies"}
@@ -189,11 +190,12 @@ def cluster(
     run: Run,
     nodes: Sequence[str],
     *,
-    mode: str = "nft",
+    enforcement: Enforcement | None = _DEFAULT,
     families: Sequence[Family] = (Family.IPV4,),
-    enforce: bool = True,
 ) -> Iterator[Cluster]:
-    """Make a cluster whose agents, unless it is to have none, are in force; at the end it is gone.
+    """Make a cluster whose agents are in force; at the end it is gone.
+
+    Without ``enforcement`` it has no agents.
 
     The calling thread must last as long: the agents are killed when it ends.
 
@@ -213,11 +215,10 @@ def cluster(
         stack.callback(_stop, made.agents)
         for name, node in topology.nodes.items():
             api.create(_node_manifest(name, node))
-            if not enforce:
-                continue
-            agent = Agent(name, node.namespace, config, mode, families, run.directory)
-            made.agents[name] = agent
-            agent.start()
+            if enforcement is not None:
+                agent = Agent(name, node.namespace, config, enforcement, families, run.directory)
+                made.agents[name] = agent
+                agent.start()
         made.settle()
         yield made
 

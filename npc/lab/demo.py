@@ -17,7 +17,7 @@ from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
-from npc.lab.agents import AgentError
+from npc.lab.agents import AgentError, Enforcement
 from npc.lab.cluster import Cluster, cluster
 from npc.lab.runs import Run
 from npc.lab.traffic import Probe, Verdict
@@ -68,7 +68,7 @@ class Reach:
     verdicts: dict[tuple[str, str], Verdict]
 
 
-def demo(mode: str) -> int:
+def demo(enforcement: Enforcement) -> int:
     """Show a policy that closes a namespace, and one that opens a way; the exit code."""
     console = _console()
     with Run() as run:
@@ -76,7 +76,7 @@ def demo(mode: str) -> int:
         console.print(Rule(title, align="left"))
         console.print("Making a cluster out of network namespaces ...", style="dim")
         started = time.monotonic()
-        with cluster(run, ["node-1", "node-2"], mode=mode) as lab:
+        with cluster(run, ["node-1", "node-2"], enforcement=enforcement) as lab:
             _furnish(lab)
             lab.settle()
             seconds = time.monotonic() - started
@@ -102,8 +102,8 @@ def demo(mode: str) -> int:
             )
             console.print()
             console.print(
-                f"The node always reaches its own pods, as probes must. Rules are written by "
-                f"iptables-{mode} and ipset.",
+                "The node always reaches its own pods, as probes must. `npc lab up` shows the"
+                " rules.",
                 style="dim",
             )
     console.print(
@@ -112,12 +112,12 @@ def demo(mode: str) -> int:
     return 0
 
 
-def up(mode: str, nodes: int) -> int:
+def up(enforcement: Enforcement, nodes: int) -> int:
     """Keep the demo's cluster running until a signal; the exit code."""
     console = _console()
     with Run() as run:
         names = [f"node-{n}" for n in range(1, nodes + 1)]
-        with cluster(run, names, mode=mode) as lab:
+        with cluster(run, names, enforcement=enforcement) as lab:
             _furnish(lab)
             config = run.directory / "kubeconfig"
             config.write_text(lab.api.kubeconfig())

@@ -14,6 +14,7 @@ from npc.lab.traffic import SILENCE, Outcome, Probe, Verdict
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from npc.lab.agents import Enforcement
     from npc.lab.runs import Run
     from npc.lab.scenario import Expectation, Scenario, Step
     from npc.ruleset import Family
@@ -44,12 +45,12 @@ class Result:
 
 
 def run_all(
-    run: Run, scenarios: Sequence[Scenario], mode: str, *, enforce: bool = True
+    run: Run, scenarios: Sequence[Scenario], enforcement: Enforcement | None
 ) -> Iterator[tuple[Scenario, list[Result]]]:
     """Run each scenario in its turn; its results, in the order of the probes.
 
     A scenario whose nodes are the first of another's, in the same families, shares its cluster,
-    emptied in between. Without ``enforce`` no agent runs, so that every probe should be allowed.
+    emptied in between. Without ``enforcement`` no agent runs, and every probe should be allowed.
 
     :raises AgentError: if an agent does not do its work
     :raises LabError: if a scenario asks for what cannot be, or the lab itself fails
@@ -61,7 +62,7 @@ def run_all(
             s for s in waiting if s.nodes == nodes[: len(s.nodes)] and s.families == families
         ]
         waiting = [s for s in waiting if s not in fitting]
-        with cluster(run, nodes, mode=mode, families=families, enforce=enforce) as lab:
+        with cluster(run, nodes, enforcement=enforcement, families=families) as lab:
             for scenario in fitting:
                 yield scenario, _run(lab, scenario)
                 lab.reset()

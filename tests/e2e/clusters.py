@@ -6,6 +6,7 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from npc.lab.agents import Enforcement
 from npc.lab.cluster import Cluster, cluster
 from npc.lab.runs import Run
 from npc.lab.traffic import Probe, Verdict
@@ -20,7 +21,7 @@ PORTS = (80, 81)
 @contextmanager
 def small_cluster(mode: str) -> Iterator[Cluster]:
     """One node, ``client`` and ``server`` in the namespace ``x``, and nothing applied."""
-    with Run() as run, cluster(run, ["node-1"], mode=mode) as lab:
+    with Run() as run, cluster(run, ["node-1"], enforcement=Enforcement(mode=mode)) as lab:
         lab.apply({"kind": "Namespace", "metadata": {"name": "x"}})
         for name in ("client", "server"):
             lab.apply(

@@ -7,26 +7,28 @@ from pathlib import Path
 import pytest
 
 from npc.lab import runner, scenario
+from npc.lab.agents import Enforcement
 from npc.lab.runs import Run
 from npc.ruleset import Family
 
 pytestmark = pytest.mark.netns
 
+ENFORCED = [Enforcement("restore", "nft"), Enforcement("restore", "legacy")]
 BOTH = (Family.IPV4, Family.IPV6)
 FILES = sorted((Path(__file__).parent / "scenarios").glob("*.yaml"))
 
 
-@pytest.mark.parametrize("mode", ["nft", "legacy"])
+@pytest.mark.parametrize("enforcement", ENFORCED, ids=lambda e: f"{e.backend}-{e.mode}")
 @pytest.mark.parametrize(
     "families", [(Family.IPV4,), (Family.IPV6,), BOTH], ids=["ipv4", "ipv6", "dual"]
 )
 @pytest.mark.parametrize("file", FILES, ids=lambda path: path.stem)
 def test_every_probe_goes_as_the_scenarios_say(
-    file: Path, families: tuple[Family, ...], mode: str
+    file: Path, families: tuple[Family, ...], enforcement: Enforcement
 ) -> None:
     scenarios = scenario.read(str(file), families)
     with Run() as run:
-        results = [r for _, found in runner.run_all(run, scenarios, mode) for r in found]
+        results = [r for _, found in runner.run_all(run, scenarios, enforcement) for r in found]
     wrong = [
         f"{file.name}:{r.probe.line}: {r.family}: expected {r.probe.expect.value}, got {r.outcome}"
         for r in results
@@ -40,7 +42,7 @@ def test_every_probe_goes_as_the_scenarios_say(
 def test_without_agents_everything_is_allowed_so_that_denials_come_from_them(file: Path) -> None:
     scenarios = scenario.read(str(file), BOTH)
     with Run() as run:
-        found = [r for _, f in runner.run_all(run, scenarios, "nft", enforce=False) for r in f]
+        found = [r for _, f in runner.run_all(run, scenarios, None) for r in f]
     closed = [f"{file.name}:{r.probe.line}: {r.family}: {r.outcome}" for r in found if not r.open]
     assert not closed
 

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
-from npc.dataplane.choose import choose_families, kernel_has
+from npc.dataplane import MissingToolError
+from npc.dataplane.choose import BACKENDS, choose_families, kernel_has, open_dataplane
+from npc.dataplane.mode import Mode
+from npc.dataplane.restore import RestoreDataplane
 from npc.ruleset import Family
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 @pytest.mark.parametrize(
@@ -25,6 +33,24 @@ def test_named_families_are_taken_whatever_the_kernel_speaks(
 @pytest.mark.parametrize("spoken", [(Family.IPV4,), (Family.IPV6,), tuple(Family)])
 def test_auto_is_what_the_kernel_speaks(spoken: tuple[Family, ...]) -> None:
     assert choose_families("auto", lambda family: family in spoken) == spoken
+
+
+def test_auto_is_iptables_restore_in_the_mode_of_the_node() -> None:
+    def run(argv: Sequence[str], stdin: str = "") -> str:
+        return ":KUBE-IPTABLES-HINT - [0:0]" if argv[0] == "iptables-legacy-save" else ""
+
+    dataplane = open_dataplane("auto", "auto", [Family.IPV4], run)
+    assert isinstance(dataplane, RestoreDataplane)
+    assert dataplane.mode is Mode.LEGACY
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_every_backend_needs_a_machine_that_can(backend: str) -> None:
+    def run(argv: Sequence[str], stdin: str = "") -> str:
+        raise MissingToolError(f"{argv[0]} is not on this machine")
+
+    with pytest.raises(MissingToolError):
+        open_dataplane(backend, "nft", [Family.IPV4], run)
 
 
 def test_this_kernel_speaks_ipv4() -> None:
