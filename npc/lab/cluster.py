@@ -12,7 +12,7 @@ import time
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from npc.lab import netns
+from npc.lab import netns, services
 from npc.lab.agents import Agent, AgentError, Enforcement
 from npc.lab.kubelet import Kubelet
 from npc.lab.netns import LabError
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from npc.lab.runs import Run
+    from npc.lab.services import Service
     from npc.ruleset import Protocol
 
 Manifest = dict[str, Any]
@@ -100,6 +101,7 @@ class Cluster:
         for pod in self.kubelet.pods:
             self.kubelet.sync(*pod)
         self.kubelet.ports = frozenset()
+        self.set_services([])
         for host in list(self.topology.outside.values()):
             self.traffic.stop_serving(host)
             self.topology.remove(host)
@@ -150,9 +152,14 @@ class Cluster:
         for host in [*self.topology.outside.values(), *self.topology.nodes.values()]:
             self.traffic.serve(host, self.kubelet.ports)
 
-    def add_outside(self, name: str, addresses: tuple[str, ...]) -> None:
-        """Add a host outside the cluster."""
-        self.traffic.serve(self.topology.add_outside(name, addresses), self.kubelet.ports)
+    def add_outside(self, name: str, addresses: tuple[str, ...], mtu: int = 1500) -> None:
+        """Add a host outside the cluster, whose cable carries packets of at most ``mtu`` bytes."""
+        self.traffic.serve(self.topology.add_outside(name, addresses, mtu), self.kubelet.ports)
+
+    def set_services(self, wanted: Iterable[Service]) -> None:
+        """Let every node lead to these services, and to no others."""
+        found = [(service, self.host(service.target)) for service in wanted]
+        services.write(self.topology, found)
 
     def host(self, reference: str) -> Host:
         """The host that ``NAMESPACE/POD``, ``node/NAME`` or ``outside/NAME`` names.
@@ -192,17 +199,19 @@ def cluster(
     *,
     enforcement: Enforcement | None = _DEFAULT,
     families: Sequence[Family] = (Family.IPV4,),
+    bridged: bool = False,
+    options: Sequence[str] = (),
 ) -> Iterator[Cluster]:
     """Make a cluster whose agents are in force; at the end it is gone.
 
-    Without ``enforcement`` it has no agents.
+    Without ``enforcement`` it has no agents. ``options`` are more of ``npc run``.
 
     The calling thread must last as long: the agents are killed when it ends.
 
     :raises UnusableMachineError: if this machine lacks something
     """
     with ExitStack() as stack:
-        topology = Topology(run.prefix, tuple(families))
+        topology = Topology(run.prefix, tuple(families), bridged)
         stack.callback(topology.destroy)
         topology.build(list(nodes))
         traffic = stack.enter_context(Traffic())
@@ -217,6 +226,7 @@ def cluster(
             api.create(_node_manifest(name, node))
             if enforcement is not None:
                 agent = Agent(name, node.namespace, config, enforcement, families, run.directory)
+                agent.options += options
                 made.agents[name] = agent
                 agent.start()
         made.settle()

@@ -27,7 +27,7 @@ def as_json(result: Result) -> str:
             "protocol": probe.protocol.value,
             "family": result.family.name.lower(),
             "expect": probe.expect.value,
-            "got": outcome.verdict.value,
+            "got": result.got.value,
             "milliseconds": round(outcome.milliseconds, 1),
         }
     )
@@ -53,9 +53,8 @@ def print_scenario(
         console.print(
             Text(
                 f"      {result.scenario.path}:{probe.line}: {result.step.name}: "
-                f"{probe.source} -> {probe.target} {probe.protocol.value}/{probe.port} "
-                f"{result.family.name.lower()}: expected {probe.expect.value}, "
-                f"got {outcome.verdict.value}{detail}",
+                f"{probe} {result.family.name.lower()}: expected {probe.expect.value}, "
+                f"got {result.got.value}{detail}",
                 style="red",
             ),
             soft_wrap=True,

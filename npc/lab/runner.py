@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import ipaddress
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from npc.lab.cluster import Cluster, cluster
 from npc.lab.netns import LabError
+from npc.lab.scenario import Expect
+from npc.lab.topology import Host
 from npc.lab.traffic import SILENCE, Outcome, Probe, Verdict
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Iterator, Sequence
 
     from npc.lab.agents import Enforcement
@@ -19,8 +21,12 @@ if TYPE_CHECKING:
     from npc.lab.scenario import Expectation, Scenario, Step
     from npc.ruleset import Family
 
+_WAYS_TO_DENY = (Expect.DROP, Expect.REJECT)
 _PATIENCE = 10.0
 """Seconds for what should be allowed: a busy machine is no denial."""
+
+
+_Held = dict[tuple[str, "Family"], "socket.socket"]
 
 
 @dataclass(frozen=True)
@@ -36,7 +42,16 @@ class Result:
     @property
     def as_expected(self) -> bool:
         """Whether the probe went as the scenario says."""
-        return self.outcome.verdict is self.probe.expect
+        return self.got is self.probe.expect
+
+    @property
+    def got(self) -> Expect | Verdict:
+        """What became of it; where the expectation says how it is denied, so does this."""
+        if self.outcome.verdict is Verdict.ERROR:
+            return Verdict.ERROR
+        if self.outcome.verdict is Verdict.DENY and self.probe.expect in _WAYS_TO_DENY:
+            return Expect.DROP if self.outcome.silent else Expect.REJECT
+        return Expect(self.outcome.verdict.value)
 
     @property
     def open(self) -> bool:
@@ -49,36 +64,56 @@ def run_all(
 ) -> Iterator[tuple[Scenario, list[Result]]]:
     """Run each scenario in its turn; its results, in the order of the probes.
 
-    A scenario whose nodes are the first of another's, in the same families, shares its cluster,
-    emptied in between. Without ``enforcement`` no agent runs, and every probe should be allowed.
+    A scenario whose nodes are the first of another's shares its cluster, emptied in between, if
+    they agree in all else that makes a cluster. Without ``enforcement`` no agent runs, and every
+    probe should be allowed.
 
     :raises AgentError: if an agent does not do its work
     :raises LabError: if a scenario asks for what cannot be, or the lab itself fails
     """
     waiting = sorted(scenarios, key=lambda s: len(s.nodes), reverse=True)
     while waiting:
-        nodes, families = waiting[0].nodes, waiting[0].families
-        fitting = [
-            s for s in waiting if s.nodes == nodes[: len(s.nodes)] and s.families == families
-        ]
+        first = waiting[0]
+        fitting = [s for s in waiting if _fits(s, first)]
         waiting = [s for s in waiting if s not in fitting]
-        with cluster(run, nodes, enforcement=enforcement, families=families) as lab:
+        with cluster(
+            run,
+            first.nodes,
+            enforcement=enforcement,
+            families=first.families,
+            bridged=first.network == "bridged",
+            options=first.agent,
+        ) as lab:
             for scenario in fitting:
                 yield scenario, _run(lab, scenario)
                 lab.reset()
 
 
+def _fits(scenario: Scenario, other: Scenario) -> bool:
+    return scenario.nodes == other.nodes[: len(scenario.nodes)] and (
+        (scenario.families, scenario.network, scenario.agent)
+        == (other.families, other.network, other.agent)
+    )
+
+
 def _run(lab: Cluster, scenario: Scenario) -> list[Result]:
-    for name, addresses in scenario.outside:
-        lab.add_outside(name, addresses)
+    for host in scenario.outside:
+        lab.add_outside(host.name, host.addresses, host.mtu)
     for manifest in scenario.objects:
         with _at(scenario, manifest.line):
             lab.apply(manifest)
     lab.serve(scenario.ports)
-    return [result for step in scenario.steps for result in _step(lab, scenario, step)]
+    with _at(scenario, scenario.line):
+        lab.set_services(scenario.services)
+    held: _Held = {}
+    try:
+        return [result for step in scenario.steps for result in _step(lab, scenario, step, held)]
+    finally:
+        for connection in held.values():
+            connection.close()
 
 
-def _step(lab: Cluster, scenario: Scenario, step: Step) -> list[Result]:
+def _step(lab: Cluster, scenario: Scenario, step: Step, held: _Held) -> list[Result]:
     for patch in step.patch:
         target = patch.target
         with _at(scenario, target.line):
@@ -95,9 +130,12 @@ def _step(lab: Cluster, scenario: Scenario, step: Step) -> list[Result]:
     wanted = [
         (expectation, family, probe)
         for expectation in step.probes
-        for family, probe in _probes(lab, scenario, expectation)
+        for family, probe in _probes(lab, scenario, expectation, held)
     ]
     outcomes = lab.traffic.probe(probe for _, _, probe in wanted)
+    for (expectation, family, _), outcome in zip(wanted, outcomes, strict=True):
+        if expectation.hold is not None and outcome.held is not None:
+            held[expectation.hold, family] = outcome.held
     return [
         Result(scenario, step, expectation, family, outcome)
         for (expectation, family, _), outcome in zip(wanted, outcomes, strict=True)
@@ -105,37 +143,56 @@ def _step(lab: Cluster, scenario: Scenario, step: Step) -> list[Result]:
 
 
 def _probes(
-    lab: Cluster, scenario: Scenario, expectation: Expectation
+    lab: Cluster, scenario: Scenario, expectation: Expectation, held: _Held
 ) -> list[tuple[Family, Probe]]:
     """The packets for an expectation, in each family in which both ends have an address.
 
     :raises LabError: if there is no such family
     """
+    if expectation.over is not None:
+        # Where it is not held, the probe that should have left it went wrong, and says so.
+        families = [f for f in scenario.families if (expectation.over, f) in held]
+    else:
+        families = list(scenario.families)
     with _at(scenario, expectation.line):
         found = [
             (family, probe)
-            for family in scenario.families
-            if (probe := _probe(lab, expectation, family)) is not None
+            for family in families
+            if (probe := _probe(lab, scenario, expectation, family, held)) is not None
         ]
-        if not found:
+        if not found and expectation.over is None:
             raise LabError(
                 f"{expectation.source} and {expectation.target} have no addresses of one family"
             )
     return found
 
 
-def _probe(lab: Cluster, expectation: Expectation, family: Family) -> Probe | None:
+def _probe(
+    lab: Cluster, scenario: Scenario, expectation: Expectation, family: Family, held: _Held
+) -> Probe | None:
     """An expectation's packets, or ``None`` where an end has no address of that family."""
     source = lab.host(expectation.source)
     space, _, rest = expectation.target.partition("/")
     if space == "ip":
-        address = rest if ipaddress.ip_address(rest).version == family.value else None
+        target = Host("", (rest,))
+    elif space == "service":
+        target = next(Host("", s.addresses) for s in scenario.services if s.name == rest)
     else:
-        address = lab.host(expectation.target).address(family.value)
+        target = lab.host(expectation.target)
+    address = target.address(family.value)
     if address is None or source.address(family.value) is None:
         return None
-    patience = _PATIENCE if expectation.expect is Verdict.ALLOW else SILENCE
-    return Probe(source, address, expectation.port, expectation.protocol, patience)
+    expects_answer = expectation.expect is Expect.ALLOW or not lab.agents
+    return Probe(
+        source,
+        address,
+        expectation.port or 0,
+        expectation.protocol,
+        patience=_PATIENCE if expects_answer else SILENCE,
+        size=expectation.size,
+        hold=expectation.hold is not None,
+        over=None if expectation.over is None else held[expectation.over, family],
+    )
 
 
 @contextmanager

@@ -6,22 +6,35 @@ here, so that a mistake costs no packets.
 
 from __future__ import annotations
 
-import ipaddress
-from dataclasses import dataclass
+import enum
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
-from npc.lab.located import LocatedDict, LocatedList, ScenarioError, load_all
-from npc.lab.traffic import Verdict
+from npc.lab.fields import Fields
+from npc.lab.located import LocatedDict, ScenarioError, load_all
+from npc.lab.services import Service
+from npc.lab.traffic import ICMP, SMALL, Wire
 from npc.ruleset import Family, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 KINDS = ("NetworkPolicy", "Pod", "Namespace")
 
+NETWORKS = ("routed", "bridged")
+"""How pods are connected to their node."""
+
+_CLUSTER_FIELDS = {"nodes", "network", "namespaces", "pods", "services", "outside"}
+_SERVICE_FIELDS = {"name", "ip", "ips", "port", "protocol", "target", "targetPort", "nodePort"}
+_SERVICE_FIELDS |= {"externalTrafficPolicy"}
 _POD_FIELDS = {"namespace", "name", "node", "labels", "ports", "ips", "hostNetwork"}
 _STEP_FIELDS = {"name", "patch", "apply", "delete", "probes"}
-_PROBE_FIELDS = {"from", "to", "port", "protocol", "expect"}
+_PROBE_FIELDS = {"from", "to", "port", "protocol", "size", "hold", "expect"}
+_HELD_FIELDS = {"over", "expect"}
 _REFERENCE = {"kind", "namespace", "name"}
-_SPECIAL = {"ip", "node", "outside"}  # before the slash, where otherwise a namespace stands
+# What may stand before the slash instead of a namespace.
+_SPECIAL = {"ip", "node", "outside", "service"}
 
 
 @dataclass(frozen=True)
@@ -42,16 +55,46 @@ class Patch:
     merge: dict[str, Any]
 
 
+class Expect(enum.Enum):
+    """What should become of a probe; the last two are ways to deny."""
+
+    ALLOW = "allow"
+    DENY = "deny"
+    REJECT = "reject"
+    DROP = "drop"
+
+
 @dataclass(frozen=True)
 class Expectation:
-    """A probe and what should become of it."""
+    """A probe and what should become of it.
+
+    ``port`` is ``None`` for ICMP alone. ``hold`` names the connection that is to stay open; with
+    ``over`` it goes over the one that an earlier probe of that name left.
+    """
 
     source: str
     target: str
-    port: int
-    protocol: Protocol
-    expect: Verdict
+    port: int | None
+    protocol: Wire
+    expect: Expect
     line: int
+    size: int = SMALL
+    hold: str | None = None
+    over: str | None = None
+
+    def __str__(self) -> str:
+        port = "" if self.port is None else f"/{self.port}"
+        over = "" if self.over is None else f" over {self.over}"
+        return f"{self.source} -> {self.target} {self.protocol.value}{port}{over}"
+
+
+@dataclass(frozen=True)
+class OutsideHost:
+    """A host outside the cluster; the cable to it carries packets of at most ``mtu`` bytes."""
+
+    name: str
+    addresses: tuple[str, ...]
+    mtu: int
 
 
 @dataclass(frozen=True)
@@ -75,14 +118,23 @@ class Scenario:
     name: str
     nodes: tuple[str, ...]
     objects: tuple[LocatedDict, ...]
-    outside: tuple[tuple[str, tuple[str, ...]], ...]
+    outside: tuple[OutsideHost, ...]
+    services: tuple[Service, ...]
+    network: str
     families: tuple[Family, ...]
+    agent: tuple[str, ...]
     steps: tuple[Step, ...]
 
     @property
     def ports(self) -> set[tuple[int, Protocol]]:
-        """Every port that some probe aims at."""
-        return {(p.port, p.protocol) for step in self.steps for p in step.probes}
+        """Every port that some probe aims at, or a service leads to."""
+        aimed = {
+            (probe.port, probe.protocol)
+            for step in self.steps
+            for probe in step.probes
+            if probe.port is not None and isinstance(probe.protocol, Protocol)
+        }
+        return aimed | {(service.target_port, service.protocol) for service in self.services}
 
 
 def read(path: str, families: tuple[Family, ...] = (Family.IPV4,)) -> list[Scenario]:
@@ -98,58 +150,57 @@ def read(path: str, families: tuple[Family, ...] = (Family.IPV4,)) -> list[Scena
     return [_Reader(path, document, families).scenario() for document in load_all(text, path)]
 
 
-class _Reader:
+class _Reader(Fields):
     def __init__(self, path: str, document: Any, families: tuple[Family, ...]) -> None:
-        self._path = path
+        super().__init__(path)
         self._document = document
         self._default_families = families
         self._nodes: tuple[str, ...] = ()
-        self._outside: dict[str, tuple[str, ...]] = {}
+        self._outside: dict[str, OutsideHost] = {}
+        self._services: dict[str, Service] = {}
+        self._held: dict[str, Expectation] = {}
         self._running: set[str] = set()  # pods, as far as the steps have been read
 
     def scenario(self) -> Scenario:
-        known = {"name", "cluster", "families", "steps"}
-        document = self._mapping(self._document, "a scenario", known, 1)
-        cluster = self._mapping(
-            document.get("cluster", {}),
-            "cluster",
-            {"nodes", "namespaces", "pods", "outside"},
-            document.line,
+        known = {"name", "cluster", "families", "agent", "steps"}
+        document = self.mapping(self._document, "a scenario", known, 1)
+        cluster = self.mapping(
+            document.get("cluster", {}), "cluster", _CLUSTER_FIELDS, document.line
         )
-        self._nodes = self._names(cluster, "nodes") or ("node-1",)
+        self._nodes = self.names(cluster, "nodes") or ("node-1",)
         namespaces = [self._namespace(namespace) for namespace in self._namespaces(cluster)]
-        pods = [self._pod(pod) for pod in self._mappings(cluster, "pods", "a pod", _POD_FIELDS)]
+        pods = [self._pod(pod) for pod in self.mappings(cluster, "pods", "a pod", _POD_FIELDS)]
         declared = {namespace["metadata"]["name"] for namespace in namespaces}
         for pod in pods:
             if pod["metadata"]["namespace"] not in declared:
-                self._fail(pod.line, f"there is no namespace {pod['metadata']['namespace']!r}")
-        for host in self._mappings(cluster, "outside", "an outside host", {"name", "ip", "ips"}):
-            texts = [host["ip"]] if "ip" in host else self._list(host, "ips")
-            if not texts:
-                self._fail(host.line, "an outside host needs an ip")
-            self._outside[self._text(host, "name")] = tuple(self._address(host, t) for t in texts)
+                self.fail(pod.line, f"there is no namespace {pod['metadata']['namespace']!r}")
+        self._outside = {host.name: host for host in self._outside_hosts(cluster)}
+        self._services = {service.name: service for service in self._read_services(cluster)}
         return Scenario(
-            path=self._path,
+            path=self.path,
             line=document.line,
-            name=self._text(document, "name"),
+            name=self.text(document, "name"),
             nodes=self._nodes,
             objects=(*namespaces, *pods),
-            outside=tuple(self._outside.items()),
+            outside=tuple(self._outside.values()),
+            services=tuple(self._services.values()),
+            network=self.choice(cluster, "network", NETWORKS),
             families=self._families(document),
+            agent=self.names(document, "agent"),
             steps=tuple(
                 self._step(step, number)
                 for number, step in enumerate(
-                    self._mappings(document, "steps", "a step", _STEP_FIELDS), 1
+                    self.mappings(document, "steps", "a step", _STEP_FIELDS), 1
                 )
             ),
         )
 
     def _families(self, document: LocatedDict) -> tuple[Family, ...]:
         names = {"ipv4": Family.IPV4, "ipv6": Family.IPV6}
-        found = self._names(document, "families")
+        found = self.names(document, "families")
         for name in found:
             if name not in names:
-                self._fail(document.line, f"families: {name!r} is neither ipv4 nor ipv6")
+                self.fail(document.line, f"families: {name!r} is neither ipv4 nor ipv6")
         return tuple(family for name, family in names.items() if name in found) or (
             self._default_families
         )
@@ -157,26 +208,26 @@ class _Reader:
     # -- cluster -------------------------------------------------------------------------------
 
     def _namespaces(self, cluster: LocatedDict) -> list[LocatedDict]:
-        return self._mappings(cluster, "namespaces", "a namespace", {"name", "labels"})
+        return self.mappings(cluster, "namespaces", "a namespace", {"name", "labels"})
 
     def _namespace(self, item: LocatedDict) -> LocatedDict:
-        metadata = {"name": self._text(item, "name"), "labels": self._labels(item)}
+        metadata = {"name": self.text(item, "name"), "labels": self.labels(item)}
         return LocatedDict.at(item.line, kind="Namespace", metadata=metadata)
 
     def _pod(self, item: LocatedDict) -> LocatedDict:
         node = item.get("node", self._nodes[0])
         if node not in self._nodes:
-            self._fail(item.line, f"node: there is no node {node!r}")
-        namespace, name = self._text(item, "namespace"), self._text(item, "name")
+            self.fail(item.line, f"node: there is no node {node!r}")
+        namespace, name = self.text(item, "namespace"), self.text(item, "name")
         pod = LocatedDict.at(
             item.line,
             kind="Pod",
-            metadata={"namespace": namespace, "name": name, "labels": self._labels(item)},
+            metadata={"namespace": namespace, "name": name, "labels": self.labels(item)},
             spec={"nodeName": node, "containers": [{"ports": self._container_ports(item)}]},
         )
         if item.get("hostNetwork"):
             pod["spec"]["hostNetwork"] = True
-        ips = [self._address(item, text) for text in self._list(item, "ips")]
+        ips = self.addresses(item)
         if ips:
             pod["status"] = {"podIPs": [{"ip": address} for address in ips]}
         self._running.add(f"{namespace}/{name}")
@@ -184,13 +235,44 @@ class _Reader:
 
     def _container_ports(self, pod: LocatedDict) -> list[dict[str, Any]]:
         found = []
-        for port in self._mappings(pod, "ports", "a port", {"name", "port", "protocol"}):
-            protocol = self._protocol(port).value
-            made: dict[str, Any] = {"containerPort": self._port(port), "protocol": protocol}
+        for port in self.mappings(pod, "ports", "a port", {"name", "port", "protocol"}):
+            protocol = self.protocol(port).value
+            made: dict[str, Any] = {"containerPort": self.port(port), "protocol": protocol}
             if "name" in port:
-                made["name"] = self._text(port, "name")
+                made["name"] = self.text(port, "name")
             found.append(made)
         return found
+
+    def _outside_hosts(self, cluster: LocatedDict) -> Iterator[OutsideHost]:
+        fields = {"name", "ip", "ips", "mtu"}
+        for host in self.mappings(cluster, "outside", "an outside host", fields):
+            addresses = self.addresses(host)
+            if not addresses:
+                self.fail(host.line, "an outside host needs an ip")
+            mtu = self.number(host, "mtu", 1280, 1500) if "mtu" in host else 1500
+            yield OutsideHost(self.text(host, "name"), addresses, mtu)
+
+    def _read_services(self, cluster: LocatedDict) -> Iterator[Service]:
+        for item in self.mappings(cluster, "services", "a service", _SERVICE_FIELDS):
+            target = self.text(item, "target")
+            if target not in self._running:
+                self.fail(item.line, f"target: there is no pod {target!r}")
+            addresses = self.addresses(item)
+            if not addresses:
+                self.fail(item.line, "a service needs an ip")
+            policy = self.choice(item, "externalTrafficPolicy", ("Cluster", "Local"))
+            port = self.port(item)
+            yield Service(
+                name=self.text(item, "name"),
+                addresses=addresses,
+                port=port,
+                protocol=self.protocol(item),
+                target=target,
+                target_port=self.port(item, "targetPort") if "targetPort" in item else port,
+                node_port=self.port(item, "nodePort") if "nodePort" in item else None,
+                local=policy == "Local",
+                line=item.line,
+            )
 
     # -- steps ---------------------------------------------------------------------------------
 
@@ -200,18 +282,17 @@ class _Reader:
             line=step.line,
             patch=tuple(
                 self._patch(item)
-                for item in self._mappings(step, "patch", "a patch", {*_REFERENCE, "merge"})
+                for item in self.mappings(step, "patch", "a patch", {*_REFERENCE, "merge"})
             ),
             apply=tuple(
-                self._manifest(item) for item in self._mappings(step, "apply", "an object", None)
+                self._manifest(item) for item in self.mappings(step, "apply", "an object", None)
             ),
             delete=tuple(
                 self._delete(item)
-                for item in self._mappings(step, "delete", "a reference", _REFERENCE)
+                for item in self.mappings(step, "delete", "a reference", _REFERENCE)
             ),
             probes=tuple(
-                self._probe(item)
-                for item in self._mappings(step, "probes", "a probe", _PROBE_FIELDS)
+                self._probe(item) for item in self.mappings(step, "probes", "a probe", None)
             ),
         )
 
@@ -219,21 +300,21 @@ class _Reader:
         kind = self._kind(item)
         parts = {field: item.get(field) or {} for field in ("metadata", "spec", "status")}
         for field, value in parts.items():
-            self._mapping(value, field, None, item.line)
+            self.mapping(value, field, None, item.line)
         name, namespace = parts["metadata"].get("name"), parts["metadata"].get("namespace")
         if not isinstance(name, str) or not name:
-            self._fail(item.line, "an object needs metadata.name")
+            self.fail(item.line, "an object needs metadata.name")
         self._check_scope(item.line, kind, namespace)
         if kind == "Pod":
             node = parts["spec"].get("nodeName", self._nodes[0])
             if node not in self._nodes:
-                self._fail(item.line, f"spec.nodeName: there is no node {node!r}")
+                self.fail(item.line, f"spec.nodeName: there is no node {node!r}")
             if parts["status"].get("phase") != "Pending":
                 self._running.add(f"{namespace}/{name}")
         return item
 
     def _patch(self, item: LocatedDict) -> Patch:
-        merge = self._mapping(item.get("merge"), "merge", None, item.line)
+        merge = self.mapping(item.get("merge"), "merge", None, item.line)
         return Patch(self._reference(item), merge)
 
     def _delete(self, item: LocatedDict) -> Reference:
@@ -247,111 +328,67 @@ class _Reader:
     def _reference(self, item: LocatedDict) -> Reference:
         kind = self._kind(item)
         self._check_scope(item.line, kind, item.get("namespace"))
-        return Reference(kind, item.get("namespace", ""), self._text(item, "name"), item.line)
+        return Reference(kind, item.get("namespace", ""), self.text(item, "name"), item.line)
 
     def _check_scope(self, line: int, kind: str, namespace: Any) -> None:
         if (kind == "Namespace") != (namespace is None):
-            self._fail(line, f"a {kind} needs {'no' if kind == 'Namespace' else 'a'} namespace")
+            self.fail(line, f"a {kind} needs {'no' if kind == 'Namespace' else 'a'} namespace")
 
     def _kind(self, item: LocatedDict) -> str:
         kind = item.get("kind")
         if kind not in KINDS:
-            self._fail(item.line, f"kind: {kind!r} is none of {', '.join(KINDS)}")
+            self.fail(item.line, f"kind: {kind!r} is none of {', '.join(KINDS)}")
         return str(kind)
 
     def _probe(self, probe: LocatedDict) -> Expectation:
-        expect = probe.get("expect")
-        if expect not in ("allow", "deny"):
-            self._fail(probe.line, f"expect: {expect!r} is neither allow nor deny")
-        return Expectation(
+        self.mapping(probe, "a probe", _HELD_FIELDS if "over" in probe else _PROBE_FIELDS, 0)
+        try:
+            expect = Expect(probe.get("expect"))
+        except ValueError:
+            words = ", ".join(word.value for word in Expect)
+            self.fail(probe.line, f"expect: {probe.get('expect')!r} is none of {words}")
+        if "over" in probe:
+            return self._held_probe(probe, expect)
+        icmp = probe.get("protocol") == ICMP.value
+        if icmp and "port" in probe:
+            self.fail(probe.line, "port: ICMP has none")
+        found = Expectation(
             source=self._place(probe, "from"),
             target=self._place(probe, "to"),
-            port=self._port(probe),
-            protocol=self._protocol(probe),
-            expect=Verdict(expect),
+            port=None if icmp else self.port(probe),
+            protocol=ICMP if icmp else self.protocol(probe),
+            expect=expect,
             line=probe.line,
+            size=self.number(probe, "size", SMALL, 60_000) if "size" in probe else SMALL,
+            hold=self.text(probe, "hold") if "hold" in probe else None,
         )
-
-    def _place(self, probe: LocatedDict, field: str) -> str:
-        text = self._text(probe, field)
-        space, slash, name = text.partition("/")
-        if not slash or not name:
-            self._fail(probe.line, f"{field}: {text!r} is not of the form NAMESPACE/POD")
-        if space == "ip":
-            if field == "from":
-                self._fail(probe.line, "from: a probe cannot come from an address; name a host")
-            self._address(probe, name)
-        elif space == "node" and name not in self._nodes:
-            self._fail(probe.line, f"{field}: there is no node {name!r}")
-        elif space == "outside" and name not in self._outside:
-            self._fail(probe.line, f"{field}: there is no outside host {name!r}")
-        elif space not in _SPECIAL and text not in self._running:
-            self._fail(probe.line, f"{field}: at this step no pod {text!r} runs")
-        return text
-
-    # -- plain values --------------------------------------------------------------------------
-
-    def _fail(self, line: int, message: str) -> NoReturn:
-        raise ScenarioError(f"{self._path}:{line}: {message}")
-
-    def _mapping(self, value: Any, what: str, known: set[str] | None, line: int) -> LocatedDict:
-        if not isinstance(value, dict):
-            self._fail(line, f"{what} must be a mapping, not {value!r}")
-        found = value if isinstance(value, LocatedDict) else LocatedDict.at(line, **value)
-        for key in found:
-            if known is not None and key not in known:
-                fields = ", ".join(sorted(known))
-                self._fail(found.line, f"{what} has no field {key!r} (it has {fields})")
+        if found.hold is not None:
+            if found.protocol not in (Protocol.TCP, Protocol.UDP) or expect is not Expect.ALLOW:
+                self.fail(probe.line, "hold: only an allowed probe by TCP or UDP can be held")
+            self._held[found.hold] = found
         return found
 
-    def _list(self, mapping: LocatedDict, field: str) -> LocatedList:
-        value = mapping.get(field)
-        if value is None:
-            return LocatedList()
-        if not isinstance(value, LocatedList):
-            self._fail(mapping.line, f"{field} must be a list, not {value!r}")
-        return value
+    def _held_probe(self, probe: LocatedDict, expect: Expect) -> Expectation:
+        held = self._held.get(self.text(probe, "over"))
+        if held is None:
+            self.fail(probe.line, f"over: no earlier probe holds {probe['over']!r}")
+        return replace(held, expect=expect, line=probe.line, hold=None, over=held.hold)
 
-    def _mappings(
-        self, mapping: LocatedDict, field: str, what: str, known: set[str] | None
-    ) -> list[LocatedDict]:
-        items = self._list(mapping, field)
-        return [self._mapping(item, what, known, items.line) for item in items]
-
-    def _names(self, mapping: LocatedDict, field: str) -> tuple[str, ...]:
-        items = self._list(mapping, field)
-        for item in items:
-            if not isinstance(item, str) or not item:
-                self._fail(items.line, f"{field}: {item!r} is not a name")
-        return tuple(items)
-
-    def _text(self, mapping: LocatedDict, field: str) -> str:
-        value = mapping.get(field)
-        if not isinstance(value, str) or not value:
-            self._fail(mapping.line, f"{field} must be a text, not {value!r}")
-        return value
-
-    def _labels(self, mapping: LocatedDict) -> dict[str, str]:
-        labels = mapping.get("labels", {})
-        if not isinstance(labels, dict) or not all(isinstance(v, str) for v in labels.values()):
-            self._fail(mapping.line, f"labels must be texts by name, not {labels!r}")
-        return labels
-
-    def _port(self, mapping: LocatedDict) -> int:
-        port = mapping.get("port")
-        if not isinstance(port, int) or isinstance(port, bool) or not 1 <= port <= 65535:
-            self._fail(mapping.line, f"port: {port!r} is not a number from 1 to 65535")
-        return port
-
-    def _protocol(self, mapping: LocatedDict) -> Protocol:
-        name = mapping.get("protocol", "TCP")
-        try:
-            return Protocol(name)
-        except ValueError:
-            self._fail(mapping.line, f"protocol: {name!r} is none of TCP, UDP, SCTP")
-
-    def _address(self, mapping: LocatedDict, text: Any) -> str:
-        try:
-            return str(ipaddress.ip_address(text))
-        except ValueError:
-            self._fail(mapping.line, f"{text!r} is not an address")
+    def _place(self, probe: LocatedDict, field: str) -> str:
+        text = self.text(probe, field)
+        space, slash, name = text.partition("/")
+        if not slash or not name:
+            self.fail(probe.line, f"{field}: {text!r} is not of the form NAMESPACE/POD")
+        if space == "ip":
+            if field == "from":
+                self.fail(probe.line, "from: a probe cannot come from an address; name a host")
+            self.address(probe, name)
+        elif space == "node" and name not in self._nodes:
+            self.fail(probe.line, f"{field}: there is no node {name!r}")
+        elif space == "outside" and name not in self._outside:
+            self.fail(probe.line, f"{field}: there is no outside host {name!r}")
+        elif space == "service" and (field == "from" or name not in self._services):
+            self.fail(probe.line, f"{field}: there is no service {name!r}")
+        elif space not in _SPECIAL and text not in self._running:
+            self.fail(probe.line, f"{field}: at this step no pod {text!r} runs")
+        return text

@@ -17,16 +17,17 @@ import itertools
 import os
 import secrets
 import socket
+import struct
 import threading
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
 
 from npc.lab import netns, sctp
 from npc.ruleset import Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterable
+    from collections.abc import Callable, Coroutine, Iterable
     from concurrent.futures import Future
     from typing import Self
 
@@ -34,8 +35,19 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 
+
+class _Echo(NamedTuple):
+    """The protocol number of ICMP, and the type of its echo request."""
+
+    protocol: int
+    echo: int
+
+
 SILENCE = 1.0
 """Seconds without an answer after which a probe counts as denied, where no other bound is given."""
+
+SMALL = 16
+"""Bytes of payload that a probe carries, where no other number is given."""
 
 _RESEND = 0.25
 # Once a connection stands the packets do pass; a busy machine may take its time to echo.
@@ -45,7 +57,22 @@ _ECHO_PATIENCE = 20.0
 _SOURCE_PORTS = range(20_000, 60_000)
 _REFUSED = {errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.EACCES, errno.ECONNRESET, errno.EPERM}
 _FAMILIES = {4: socket.AF_INET, 6: socket.AF_INET6}
+_ICMP = {
+    4: _Echo(socket.IPPROTO_ICMP, 8),
+    6: _Echo(socket.IPPROTO_ICMPV6, 128),
+}
 _ANY = {4: "0.0.0.0", 6: "::"}  # noqa: S104 - inside the pod's own namespace
+
+
+class Icmp(enum.Enum):
+    """The protocol of echo requests, of either family; it has no ports."""
+
+    ICMP = "ICMP"
+
+
+ICMP = Icmp.ICMP
+Wire = Protocol | Icmp
+"""What a probe can be sent by."""
 
 
 class Verdict(enum.Enum):
@@ -58,11 +85,17 @@ class Verdict(enum.Enum):
 
 @dataclass(frozen=True)
 class Outcome:
-    """A probe's verdict, how long it took, and for an error what went wrong."""
+    """A probe's verdict, how long it took, and for an error what went wrong.
+
+    ``silent`` says that no answer of any kind came. ``held`` is the connection that was asked for,
+    which the caller closes.
+    """
 
     verdict: Verdict
     milliseconds: float
     detail: str = ""
+    silent: bool = False
+    held: socket.socket | None = None
 
 
 @dataclass(frozen=True)
@@ -70,14 +103,18 @@ class Probe:
     """From a host's namespace to an address and port.
 
     ``patience`` is how many seconds of silence mean that it is denied. Whoever expects it to be
-    allowed can afford many, so that a busy machine makes no false denial.
+    allowed can afford many, so that a busy machine makes no false denial. ``port`` is 0 for ICMP.
+    With ``hold`` an allowed probe leaves its connection open, and one with ``over`` uses it.
     """
 
     source: Host
     address: str
     port: int
-    protocol: Protocol
+    protocol: Wire
     patience: float = SILENCE
+    size: int = SMALL
+    hold: bool = False
+    over: socket.socket | None = None
 
     @property
     def version(self) -> int:
@@ -183,62 +220,93 @@ class Traffic:
             Protocol.TCP: self._probe_tcp,
             Protocol.UDP: self._probe_udp,
             Protocol.SCTP: self._probe_sctp,
+            ICMP: self._probe_icmp,
         }[probe.protocol]
+        silent = False
+        sock = probe.over or self._socket(probe)
         try:
-            verdict, detail = await send(probe), ""
+            verdict, detail = await send(probe, sock), ""
         except TimeoutError:
-            verdict, detail = Verdict.DENY, "silence"
+            verdict, detail, silent = Verdict.DENY, "silence", True
         except OSError as error:
             verdict = Verdict.DENY if error.errno in _REFUSED else Verdict.ERROR
             detail = os.strerror(error.errno or 0)
-        return Outcome(verdict, (time.monotonic() - started) * 1000, detail)
+        held = sock if probe.hold and verdict is Verdict.ALLOW else None
+        if held is None and probe.over is None:
+            sock.close()
+        return Outcome(verdict, (time.monotonic() - started) * 1000, detail, silent, held)
 
-    def _socket(self, probe: Probe, kind: socket.SocketKind, protocol: int = 0) -> socket.socket:
+    def _socket(self, probe: Probe) -> socket.socket:
+        kind, protocol = {
+            Protocol.TCP: (socket.SOCK_STREAM, 0),
+            Protocol.UDP: (socket.SOCK_DGRAM, 0),
+            Protocol.SCTP: (socket.SOCK_RAW, sctp.PROTOCOL),
+            ICMP: (socket.SOCK_DGRAM, _ICMP[probe.version].protocol),
+        }[probe.protocol]
         family = _FAMILIES[probe.version]
         return netns.socket_in(probe.source.namespace, family, kind, protocol)
 
-    async def _probe_tcp(self, probe: Probe) -> Verdict:
-        payload = secrets.token_bytes(16)
-        with self._socket(probe, socket.SOCK_STREAM) as sock:
+    async def _probe_tcp(self, probe: Probe, sock: socket.socket) -> Verdict:
+        payload = secrets.token_bytes(probe.size)
+        patience = _ECHO_PATIENCE
+        if probe.over is None:
             async with asyncio.timeout(probe.patience):
                 await self._loop.sock_connect(sock, (probe.address, probe.port))
-            async with asyncio.timeout(_ECHO_PATIENCE):
-                await self._loop.sock_sendall(sock, payload)
-                answer = b""
-                while len(answer) < len(payload):
-                    part = await self._loop.sock_recv(sock, 64)
-                    if not part:
-                        break
-                    answer += part
+        else:
+            patience = probe.patience
+        async with asyncio.timeout(patience):
+            await self._loop.sock_sendall(sock, payload)
+            answer = b""
+            while len(answer) < len(payload):
+                part = await self._loop.sock_recv(sock, len(payload))
+                if not part:
+                    break
+                answer += part
         return Verdict.ALLOW if answer == payload else Verdict.ERROR
 
-    async def _probe_udp(self, probe: Probe) -> Verdict:
-        payload = secrets.token_bytes(16)
-        with self._socket(probe, socket.SOCK_DGRAM) as sock:
+    async def _probe_udp(self, probe: Probe, sock: socket.socket) -> Verdict:
+        if probe.over is None:
             sock.bind((_ANY[probe.version], next(self._source_ports)))
             # Connected, so that an ICMP error reaches us.
             await self._loop.sock_connect(sock, (probe.address, probe.port))
-            async with asyncio.timeout(probe.patience):
-                while True:
-                    await self._loop.sock_sendall(sock, payload)
-                    with contextlib.suppress(TimeoutError):
-                        async with asyncio.timeout(_RESEND):
-                            if await self._loop.sock_recv(sock, 64) == payload:
-                                return Verdict.ALLOW
+        payload = secrets.token_bytes(probe.size)
+        return await self._until_echoed(probe, sock, payload, lambda answer: answer == payload)
 
-    async def _probe_sctp(self, probe: Probe) -> Verdict:
+    async def _probe_icmp(self, probe: Probe, sock: socket.socket) -> Verdict:
+        sock.connect((probe.address, 0))  # waits for nothing
+        payload = secrets.token_bytes(probe.size)
+        # The kernel fills in checksum and identifier, and answers a request by itself.
+        request = struct.pack("!BBHHH", _ICMP[probe.version].echo, 0, 0, 0, 1) + payload
+        return await self._until_echoed(probe, sock, request, lambda answer: payload in answer)
+
+    async def _until_echoed(
+        self, probe: Probe, sock: socket.socket, payload: bytes, echoes: Callable[[bytes], bool]
+    ) -> Verdict:
+        """Send again and again until something comes back that echoes it."""
+        async with asyncio.timeout(probe.patience):
+            while True:
+                try:
+                    await self._loop.sock_sendall(sock, payload)
+                    async with asyncio.timeout(_RESEND):
+                        if echoes(await self._loop.sock_recv(sock, 65_536)):
+                            return Verdict.ALLOW
+                except OSError as error:
+                    # A router said "too big"; the kernel makes smaller fragments from now on.
+                    if not isinstance(error, TimeoutError) and error.errno != errno.EMSGSIZE:
+                        raise
+
+    async def _probe_sctp(self, probe: Probe, sock: socket.socket) -> Verdict:
         tag = secrets.randbits(32) | 1
         seen = self._inits[tag] = self._loop.create_future()
         packet = sctp.init_packet(next(self._source_ports), probe.port, tag)
         try:
-            with self._socket(probe, socket.SOCK_RAW, sctp.PROTOCOL) as sock:
-                async with asyncio.timeout(probe.patience):
-                    while True:
-                        await self._loop.sock_sendto(sock, packet, (probe.address, 0))
-                        with contextlib.suppress(TimeoutError):
-                            async with asyncio.timeout(_RESEND):
-                                await asyncio.shield(seen)
-                                return Verdict.ALLOW
+            async with asyncio.timeout(probe.patience):
+                while True:
+                    await self._loop.sock_sendto(sock, packet, (probe.address, 0))
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(_RESEND):
+                            await asyncio.shield(seen)
+                            return Verdict.ALLOW
         finally:
             del self._inits[tag]
             seen.cancel()
@@ -262,8 +330,8 @@ async def _echo_stream(reader: asyncio.StreamReader, writer: asyncio.StreamWrite
         while data := await reader.read(4096):
             writer.write(data)
             await writer.drain()
-    except OSError:
-        pass  # the other end has what it wanted
+    except (OSError, asyncio.CancelledError):
+        pass  # the other end has what it wanted, or the lab ends
     finally:
         writer.close()
 

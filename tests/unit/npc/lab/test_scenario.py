@@ -8,7 +8,7 @@ import pytest
 
 from npc.lab import scenario
 from npc.lab.located import ScenarioError
-from npc.lab.traffic import Verdict
+from npc.lab.scenario import Expect
 from npc.ruleset import Family, Protocol
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def test_a_whole_scenario(tmp_path: Path) -> None:
     assert (whole.name, whole.nodes, whole.line) == ("whole", ("node-1", "node-2"), 1)
     assert (second.name, second.nodes, second.steps) == ("second", ("node-1",), ())
     assert whole.families == (Family.IPV4,)
-    assert whole.outside == (("client", ("203.0.113.7",)),)
+    assert whole.outside == (scenario.OutsideHost("client", ("203.0.113.7",), 1500),)
     assert whole.ports == {(80, Protocol.TCP), (53, Protocol.UDP), (9, Protocol.SCTP)}
     namespace, a, b = whole.objects
     assert namespace["metadata"] == {"name": "x", "labels": {"ns": "x"}}
@@ -63,7 +63,7 @@ def test_a_whole_scenario(tmp_path: Path) -> None:
     assert (first.name, gone.name) == ("step 1", "gone")
     assert first.patch[0].merge == {"metadata": {"labels": {"ns": None}}}
     assert (first.apply[0]["kind"], first.apply[0].line) == ("Pod", 11)
-    assert [probe.expect for probe in first.probes] == [Verdict.ALLOW, Verdict.DENY]
+    assert [probe.expect for probe in first.probes] == [Expect.ALLOW, Expect.DENY]
     assert first.probes[1].line == 15
     assert (gone.delete[0].namespace, gone.delete[0].name, gone.delete[0].line) == ("x", "c", 17)
 
@@ -83,16 +83,28 @@ def test_a_whole_scenario(tmp_path: Path) -> None:
         ("{namespace: x, name: c}}", "{name: c}}", 11, "a Pod needs a namespace"),
         ("name: x, merge", "namespace: x, name: x, merge", 12, "a Namespace needs no namespace"),
         ("merge: {metadata: {labels: {ns: null}}}", "merge: 1", 12, "merge must be a mapping"),
-        ("expect: allow", "expect: perhaps", 14, "expect: 'perhaps' is neither allow nor deny"),
+        (
+            "expect: allow",
+            "expect: perhaps",
+            14,
+            "expect: 'perhaps' is none of allow, deny",
+        ),
         ("x/c, to", "x/d, to", 14, "from: at this step no pod 'x/d' runs"),
         ("x/c, to", "c, to", 14, "from: 'c' is not of the form NAMESPACE/POD"),
         ("x/c, to", "ip/1.2.3.4, to", 14, "from: a probe cannot come from an address"),
         ("port: 80, expect", "port: 0, expect", 14, "port: 0 is not a number from 1 to 65535"),
         ("outside/client", "outside/nobody", 15, "from: there is no outside host 'nobody'"),
         ("node/node-2", "node/node-3", 15, "to: there is no node 'node-3'"),
-        ("protocol: UDP", "protocol: ICMP", 15, "protocol: 'ICMP' is none of TCP, UDP, SCTP"),
+        ("protocol: UDP", "protocol: IGMP", 15, "protocol: 'IGMP' is none of TCP, UDP, SCTP"),
+        ("protocol: UDP", "protocol: ICMP", 15, "port: ICMP has none"),
+        ("protocol: UDP", "size: 8", 15, "size: 8 is not a number from 16 to 60000"),
+        ("from: outside/client", "from: service/web", 15, "from: there is no service 'web'"),
+        ("expect: allow", "expect: deny, hold: c", 14, "hold: only an allowed probe by TCP or UDP"),
+        ("{from: x/a, to: ip", "{over: c, to: ip", 18, "a probe has no field 'to'"),
         ("from: x/a, to: ip", "from: x/c, to: ip", 18, "from: at this step no pod 'x/c' runs"),
         ("ip/203.0.113.7", "ip/here", 18, "'here' is not an address"),
+        ("ip: 203.0.113.7", "ip: 203.0.113.7, mtu: 99", 8, "mtu: 99 is not a number from 1280"),
+        ("nodes: [", "network: token-ring\n  nodes: [", 3, "network: 'token-ring' is none of"),
         ("- name: gone", "- name: gone\n    name: gone", 17, "'name' stands twice"),
         ("steps:", "families: [ipv5]\nsteps:", 1, "families: 'ipv5' is neither ipv4 nor ipv6"),
         ("  - name: gone", "  - 1\n  - name: gone", 10, "a step must be a mapping, not 1"),
