@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from npc.api import decode_namespace, decode_pod, decode_policy
+from npc.compile import Settings, compile
 from npc.controller import (
     KEY,
     Caches,
@@ -18,6 +19,10 @@ from npc.controller import (
 )
 from npc.dataplane import DataplaneError
 from npc.dataplane.choose import choose_families, open_dataplane
+from npc.dataplane.conntrack import require_conntrack
+from npc.dataplane.tools import run_tool
+from npc.established import Terminator
+from npc.plan import make_plan
 from npc.telemetry import start
 from reconciler.client import ConfigurationError, Resource, Transport, load
 from reconciler.controller import Controller
@@ -30,8 +35,10 @@ from reconciler.source import Kind, Periodic
 from workqueue import ItemExponentialFailureRateLimiter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
+    from npc.dataplane import Dataplane
+    from npc.ruleset import Family
     from npc.telemetry import Telemetry
 
 __all__ = ["ConfigurationError", "Options", "run"]
@@ -61,6 +68,8 @@ class Options:
     backend: str
     families: str
     iptables_mode: str
+    settings: Settings
+    terminate_established: bool
     sync_period: float
     health_address: tuple[str, int]
 
@@ -82,8 +91,17 @@ def _enforce(options: Options, telemetry: Telemetry) -> int:
     client = load(options.kubeconfig)
     families = choose_families(options.families)
     dataplane = open_dataplane(options.backend, options.iptables_mode, families)
+    if options.settings.guarded:
+        _hold(dataplane, options, families)
     caches = _caches(client)
-    sync = PolicySync(caches, dataplane, node=options.node, families=families)
+    sync = PolicySync(
+        caches,
+        dataplane,
+        node=options.node,
+        families=families,
+        settings=options.settings,
+        after=_terminator() if options.terminate_established else lambda _: None,
+    )
     controller = _controller(caches, sync, options.sync_period)
     health = _health(options.health_address, caches, controller, sync)
     health.add_page("/metrics", telemetry.metrics_page)
@@ -102,6 +120,21 @@ def _enforce(options: Options, telemetry: Telemetry) -> int:
     manager.run()
     log.info("stopped; the rules stay in place")
     return 0
+
+
+def _hold(dataplane: Dataplane, options: Options, families: Sequence[Family]) -> None:
+    """Hold every guarded address before anything is known, unless rules of ours are in force."""
+    state = dataplane.observe()
+    if any(found.chains or found.dispatch for found in state.values()):
+        return
+    nothing = compile([], [], [], node=options.node, families=families, settings=options.settings)
+    dataplane.apply(make_plan(state, nothing.ruleset))
+    log.info("the pod addresses of this node are held until the API server says whose they are")
+
+
+def _terminator() -> Terminator:
+    require_conntrack(run_tool)
+    return Terminator()
 
 
 def _caches(transport: Transport) -> Caches:

@@ -6,17 +6,22 @@ Exit codes: 0 done, 1 the work failed, 2 the command, its configuration or this 
 from __future__ import annotations
 
 import argparse
+import ipaddress
 import os
 import re
 import sys
 from typing import TYPE_CHECKING
 
 from npc import logs
+from npc.compile import Settings
 from npc.dataplane import DataplaneError, MissingToolError
 from npc.dataplane.choose import BACKENDS, FAMILIES
+from npc.ruleset import Denial, DenyAction
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from npc.policy import Network
 
 UNUSABLE = 2
 
@@ -96,6 +101,7 @@ def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         help="the address families to enforce; auto is all that the kernel speaks (default: auto)",
     )
     _add_mode(parser)
+    _add_settings(parser)
     parser.add_argument(
         "--sync-period",
         type=duration,
@@ -112,6 +118,61 @@ def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         help="where /healthz, /readyz and /debug/* are served (default: %(default)s)",
     )
     parser.set_defaults(command=_run)
+
+
+def _add_settings(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--deny-action",
+        choices=[action.value for action in DenyAction],
+        default=DenyAction.REJECT.value,
+        help="what becomes of denied packets: answered at once, or dropped (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--log-denied",
+        action="store_true",
+        help="hand up to 10 denied packets a minute and direction to NFLOG group 100",
+    )
+    parser.add_argument(
+        "--exempt-cidr",
+        type=block,
+        action="append",
+        default=[],
+        metavar="CIDR",
+        help="never judge traffic from or to these addresses; may be given several times",
+    )
+    parser.add_argument(
+        "--strict-startup",
+        action="store_true",
+        help="hold addresses of --pod-cidr until the API server has said whose they are",
+    )
+    parser.add_argument(
+        "--pod-cidr",
+        type=block,
+        action="append",
+        default=[],
+        metavar="CIDR",
+        help="where the addresses of this node's pods are, with --strict-startup; once per family",
+    )
+    parser.add_argument(
+        "--terminate-established",
+        action="store_true",
+        help="end connections that a new policy forbids (needs the tool conntrack)",
+    )
+
+
+def _settings(args: argparse.Namespace) -> Settings:
+    """
+    :raises ValueError: saying which options do not go together
+    """
+    if args.strict_startup and not args.pod_cidr:
+        raise ValueError("--strict-startup needs --pod-cidr, for each family that pods have")
+    if args.pod_cidr and not args.strict_startup:
+        raise ValueError("--pod-cidr means nothing without --strict-startup")
+    return Settings(
+        denial=Denial(DenyAction(args.deny_action), args.log_denied),
+        exempt=tuple(args.exempt_cidr),
+        guarded=tuple(args.pod_cidr),
+    )
 
 
 def _add_cleanup(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -139,6 +200,10 @@ def _run(args: argparse.Namespace) -> int:
     if not args.node_name:
         return _unusable("run: --node-name or $NODE_NAME must name this node")
     try:
+        settings = _settings(args)
+    except ValueError as error:
+        return _unusable(f"run: {error}")
+    try:
         return run(
             Options(
                 node=args.node_name,
@@ -146,6 +211,8 @@ def _run(args: argparse.Namespace) -> int:
                 backend=args.backend,
                 families=args.families,
                 iptables_mode=args.iptables_mode,
+                settings=settings,
+                terminate_established=args.terminate_established,
                 sync_period=args.sync_period,
                 health_address=args.health_address,
             )
@@ -177,6 +244,20 @@ def duration(text: str) -> float:
     if not total:
         raise argparse.ArgumentTypeError(f"{text!r} is no duration above zero; write 90s, 5m, 1h")
     return float(total)
+
+
+def block(text: str) -> Network:
+    """Read a CIDR block, or an address that stands for the block of itself.
+
+    :raises argparse.ArgumentTypeError: if it is none, has host bits, or is everything
+    """
+    try:
+        network = ipaddress.ip_network(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{error}; write 10.0.0.0/8 or fd00::/8") from None
+    if network.prefixlen == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is every address there is")
+    return network
 
 
 def address(text: str) -> tuple[str, int]:

@@ -15,7 +15,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from npc.compile import Compiled, compile
+from npc.compile import DEFAULTS, Compiled, Settings, compile
 from npc.plan import KernelState, Plan, make_plan, state_of
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from npc.api import Namespace, NetworkPolicy, Pod
     from npc.dataplane import Dataplane
     from npc.policy import Problem
-    from npc.ruleset import Family
+    from npc.ruleset import Family, Ruleset
     from reconciler.informer import Informer
 
 KEY = "full-sync"
@@ -85,12 +85,17 @@ class PolicySync:
         *,
         node: str,
         families: Sequence[Family],
+        settings: Settings = DEFAULTS,
+        after: Callable[[Ruleset], None] = lambda _: None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
+        """``after`` is called with the rules of every sync that put them in force; it may raise."""
         self._caches = caches
         self._dataplane = dataplane
         self._node = node
         self._families = families
+        self._settings = settings
+        self._after = after
         self._now = now
         self._applied: KernelState | None = None
         self._problems: frozenset[Problem] = frozenset()
@@ -111,6 +116,7 @@ class PolicySync:
         try:
             compiled = self._compile()
             plan = self._apply(compiled)
+            self._after(compiled.ruleset)
         except Exception as error:
             self.report = SyncReport(
                 total=self.report.total + 1,
@@ -134,6 +140,7 @@ class PolicySync:
             self._caches.policies.store.snapshot(),
             node=self._node,
             families=self._families,
+            settings=self._settings,
         )
         self._log_problems(compiled.problems)
         return compiled

@@ -102,4 +102,4 @@ def _failure(argv: Sequence[str], stdin: str, code: int, stderr: str) -> Datapla
 
 
 def _package(tool: str) -> str:
-    return "ipset" if tool == "ipset" else "iptables"
+    return tool if tool in {"ipset", "conntrack"} else "iptables"

@@ -1,12 +1,12 @@
-"""Judges packets by a ruleset, as a kernel that was given it would."""
+"""A kernel that is given plans, step by step, and judges packets in between."""
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Iterator
 
+from npc import evaluate
 from npc.plan import FamilyPlan, FamilyState
-from npc.ruleset import AddressSet, Chain, Direction, Dispatch, FamilyRules, Rule, SetKind
+from npc.ruleset import AddressSet, Chain, Dispatch, Family, FamilyRules, Protocol
 from tests.property.npc.reference import Packet
 
 
@@ -33,55 +33,13 @@ class Kernel:
 
     def allows(self, packet: Packet) -> bool:
         """Whether the packet passes both dispatches."""
-        if packet.source == packet.destination:
+        if self.dispatch is None:
             return True
-        return self._side(Direction.EGRESS, packet, packet.source, packet.destination) and (
-            self._side(Direction.INGRESS, packet, packet.destination, packet.source)
-        )
-
-    def _side(self, direction: Direction, packet: Packet, own: str, peer: str) -> bool:
-        dispatch = self.dispatch
-        if dispatch is None or (dispatch.exempt and self._in_blocks(dispatch.exempt, own, peer)):
-            return True
-        if own in self.sets[dispatch.isolated[direction]].entries:
-            for binding in dispatch.bindings[direction]:
-                if own in self.sets[binding.members].entries:
-                    rules = self.chains[binding.chain].rules
-                    return any(self._matches(rule, packet, peer) for rule in rules)
-        guard = dispatch.guard
-        return (
-            guard is None
-            or own in self.sets[guard.open[direction]].entries
-            or not self._in_blocks(guard.blocks, own)
-        )
-
-    def _in_blocks(self, name: str, *addresses: str) -> bool:
-        found = self.sets[name]
-        assert found.kind is SetKind.NETWORK
-        return any(
-            any(ipaddress.ip_address(address) in ipaddress.ip_network(e) for e in found.entries)
-            for address in addresses
-        )
-
-    def _matches(self, rule: Rule, packet: Packet, peer: str) -> bool:
-        if rule.ports is not None:
-            if rule.ports.protocol.value != packet.protocol:
-                return False
-            first, last = rule.ports.first, rule.ports.last
-            if first is not None and not first <= packet.port <= (last or first):
-                return False
-        if rule.peer is None:
-            return True
-        found = self.sets[rule.peer.name]
-        assert found.kind is rule.peer.kind
-        if found.kind is SetKind.ADDRESS:
-            return peer in found.entries
-        if found.kind is SetKind.ENDPOINT:
-            return f"{packet.destination},{packet.protocol.lower()}:{packet.port}" in found.entries
-        address = ipaddress.ip_address(peer)
-        return any(address in ipaddress.ip_network(e) for e in found.entries) and not any(
-            address in ipaddress.ip_network(e) for e in found.excluded
-        )
+        # The verdict depends on the addresses, whatever their family is said to be.
+        rules = FamilyRules(Family.IPV4, self.sets, self.chains, self.dispatch)
+        protocol = Protocol(packet.protocol)
+        judged = evaluate.Packet(packet.source, packet.destination, protocol, packet.port)
+        return evaluate.allows(rules, judged)
 
     def carry_out(self, plan: FamilyPlan) -> Iterator[str]:
         """Carry out a plan; yields the name of each step once it is done."""
