@@ -21,8 +21,8 @@ TIMEOUT_SECONDS = 60.0
 LOCK_SECONDS = 5
 """How long iptables waits for another program to give the xtables lock back."""
 
-_LINE = re.compile(r"\bline:? (\d+)")
-_USELESS = re.compile(r"Try `.*' for more information|Perhaps .* needs to be upgraded")
+_LINE = re.compile(r"\bline:? (\d+)|^/dev/stdin:(\d+):", re.MULTILINE)
+_USELESS = re.compile(r"Try `.*' for more information|Perhaps .* needs to be upgraded|^[\s^~]+$")
 _NO_ROOT = re.compile(r"you must be root|Permission denied|Operation not permitted")
 _NO_KERNEL = re.compile(
     r"do you need to insmod|missing kernel module|set type not supported|Cannot open session"
@@ -94,7 +94,7 @@ def _failure(argv: Sequence[str], stdin: str, code: int, stderr: str) -> Datapla
     if _NO_KERNEL.search(stderr):
         return MissingToolError(f"{message} [this kernel lacks what it needs]")
     found = _LINE.search(stderr)
-    number = int(found[1]) if found else 0
+    number = int(found[1] or found[2]) if found else 0
     lines = stdin.splitlines()
     if not 0 < number <= len(lines):
         return ToolError(message, stderr)
@@ -102,4 +102,5 @@ def _failure(argv: Sequence[str], stdin: str, code: int, stderr: str) -> Datapla
 
 
 def _package(tool: str) -> str:
-    return tool if tool in {"ipset", "conntrack"} else "iptables"
+    packages = {"ipset": "ipset", "nft": "nftables", "conntrack": "conntrack"}
+    return packages.get(tool, "iptables")

@@ -1,0 +1,1 @@
+"""The parts of ``npc.dataplane.nftables``: what is written, as text; what is read, as a ruleset."""
