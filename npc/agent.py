@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+from opentelemetry.metrics import get_meter
 
 from npc.api import decode_namespace, decode_pod, decode_policy
 from npc.compile import Settings, compile
@@ -12,7 +15,6 @@ from npc.controller import (
     KEY,
     Caches,
     PolicySync,
-    describe_state,
     namespace_view,
     pod_view,
     policy_view,
@@ -22,20 +24,24 @@ from npc.dataplane.choose import choose_families, open_dataplane
 from npc.dataplane.conntrack import require_conntrack
 from npc.dataplane.tools import run_tool
 from npc.established import Terminator
+from npc.health import Ticker, add_checks
+from npc.metrics import Metrics
 from npc.plan import make_plan
 from npc.telemetry import start
 from reconciler.client import ConfigurationError, Resource, Transport, load
 from reconciler.controller import Controller
-from reconciler.handler import enqueue_key
 from reconciler.health import HealthServer
 from reconciler.informer import Informer
+from reconciler.instruments import Instruments
 from reconciler.manager import Group, Manager
 from reconciler.predicate import view_changed
 from reconciler.source import Kind, Periodic
 from workqueue import ItemExponentialFailureRateLimiter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
+
+    from opentelemetry.trace import Tracer
 
     from npc.dataplane import Dataplane
     from npc.ruleset import Family
@@ -94,6 +100,7 @@ def _enforce(options: Options, telemetry: Telemetry) -> int:
     if options.settings.guarded:
         _hold(dataplane, options, families)
     caches = _caches(client)
+    metrics = Metrics()
     sync = PolicySync(
         caches,
         dataplane,
@@ -101,9 +108,18 @@ def _enforce(options: Options, telemetry: Telemetry) -> int:
         families=families,
         settings=options.settings,
         after=_terminator() if options.terminate_established else lambda _: None,
+        metrics=metrics,
     )
-    controller = _controller(caches, sync, options.sync_period)
-    health = _health(options.health_address, caches, controller, sync)
+    ticker = Ticker(options.sync_period, sync.recheck_kernel)
+    controller = _controller(caches, sync, ticker, Instruments(get_meter("reconciler")))
+    metrics.observe(lambda: sync.report, lambda: controller.statistics().coalesced, caches.silence)
+    metrics.backend(
+        backend=dataplane.name,
+        families=",".join(family.name.lower() for family in families),
+        version=version("fullsync"),
+    )
+    health = _health(options.health_address)
+    add_checks(health, caches, controller, sync, ticker)
     health.add_page("/metrics", telemetry.metrics_page)
 
     manager = Manager(stop_within=_PARTS_STOP)
@@ -120,6 +136,14 @@ def _enforce(options: Options, telemetry: Telemetry) -> int:
     manager.run()
     log.info("stopped; the rules stay in place")
     return 0
+
+
+def _health(address: tuple[str, int]) -> HealthServer:
+    try:
+        return HealthServer(address)
+    except OSError as error:
+        host, port = address
+        raise ConfigurationError(f"--health-address {host}:{port}: {error.strerror}") from error
 
 
 def _hold(dataplane: Dataplane, options: Options, families: Sequence[Family]) -> None:
@@ -145,52 +169,28 @@ def _caches(transport: Transport) -> Caches:
     )
 
 
-def _controller(caches: Caches, sync: PolicySync, period: float) -> Controller[str]:
-    def tick() -> tuple[str]:
-        sync.recheck_kernel()
-        return (KEY,)
-
+def _controller(
+    caches: Caches,
+    sync: PolicySync,
+    ticker: Ticker,
+    instruments: Instruments | None = None,
+    tracer: Tracer | None = None,
+) -> Controller[str]:
     controller = Controller(
-        "network-policy",
+        "full-sync",
         sync.full_sync,
         limiter=ItemExponentialFailureRateLimiter(_FIRST_RETRY, _LAST_RETRY),
         plain_errors=(DataplaneError,),
+        instruments=instruments,
+        tracer=tracer,
     )
-    controller.watch(Kind(caches.pods, enqueue_key(KEY), view_changed(pod_view)))
-    controller.watch(Kind(caches.namespaces, enqueue_key(KEY), view_changed(namespace_view)))
-    controller.watch(Kind(caches.policies, enqueue_key(KEY), view_changed(policy_view)))
-    controller.watch(Periodic(period, tick))
+    pods, namespaces, policies = (
+        sync.handler(kind) for kind in ("pods", "namespaces", "networkpolicies")
+    )
+    controller.watch(Kind(caches.pods, pods, view_changed(pod_view)))
+    controller.watch(Kind(caches.namespaces, namespaces, view_changed(namespace_view)))
+    controller.watch(Kind(caches.policies, policies, view_changed(policy_view)))
+    controller.watch(Periodic(ticker.period, ticker.tick))
     # A cluster without policies has no events that matter, yet what an earlier run left must go.
     controller.queue.add(KEY)
     return controller
-
-
-def _health(
-    address: tuple[str, int], caches: Caches, controller: Controller[str], sync: PolicySync
-) -> HealthServer:
-    try:
-        health = HealthServer(address)
-    except OSError as error:
-        host, port = address
-        raise ConfigurationError(f"--health-address {host}:{port}: {error.strerror}") from error
-    for informer in (caches.pods, caches.namespaces, caches.policies):
-        health.add_check(str(informer.resource), _check_informer(informer))
-    health.add_check("sync", lambda: _check_sync(sync))
-    health.add_json("/debug/state", lambda: describe_state(sync, caches, lambda: controller.idle))
-    return health
-
-
-def _check_informer(informer: Informer[Any]) -> Callable[[], str | None]:
-    def check() -> str | None:
-        if informer.has_synced:
-            return None
-        return informer.last_error or "not listed yet"
-
-    return check
-
-
-def _check_sync(sync: PolicySync) -> str | None:
-    report = sync.report
-    if report.last_error is not None:
-        return f"failed {report.failed_in_a_row} times in a row: {report.last_error}"
-    return None if report.last_success_seconds is not None else "nothing was applied yet"

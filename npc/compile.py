@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from cachetools import LRUCache
+from cachetools import LRUCache, cached
 
 from npc.index import LabelIndex
 from npc.policy import Block, Network, PodPeer, Policy, Port, Problem, parse
@@ -105,18 +105,25 @@ def compile(
 # -- who is isolated by what -------------------------------------------------------------------
 
 
-_parsed: LRUCache[tuple[str, str, str, str], Policy] = LRUCache(maxsize=16_384)
+def _version(policy: NetworkPolicy) -> tuple[str, str, str, str]:
+    return policy.uid, policy.resource_version, policy.namespace, policy.name
+
+
+@cached(LRUCache(maxsize=16_384), key=_version, info=True)
+def _parse_version(policy: NetworkPolicy) -> Policy:
+    return parse(policy)
 
 
 def _parse(policy: NetworkPolicy) -> Policy:
     """``parse``, remembered for objects that the API server has given an identity and a version."""
-    if not (policy.uid and policy.resource_version):
-        return parse(policy)
-    key = (policy.uid, policy.resource_version, policy.namespace, policy.name)
-    found = _parsed.get(key)
-    if found is None:
-        found = _parsed[key] = parse(policy)
-    return found
+    versioned = policy.uid and policy.resource_version
+    return _parse_version(policy) if versioned else parse(policy)
+
+
+def cache_statistics() -> dict[str, tuple[int, int]]:
+    """By cache, how often a result was remembered and how often it was computed."""
+    found = {"policies": _parse_version.cache_info(), "addresses": _address.cache_info()}
+    return {name: (hits, misses) for name, (hits, misses, *_) in found.items()}
 
 
 _Isolated = dict[Direction, list[tuple["Pod", list[Policy]]]]

@@ -12,22 +12,31 @@ import logging
 import threading
 import time
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from npc.compile import DEFAULTS, Compiled, Settings, compile
-from npc.plan import KernelState, Plan, make_plan, state_of
+from opentelemetry.trace import get_current_span
+
+from npc.compile import DEFAULTS, Settings, compile
+from npc.drift import drift
+from npc.metrics import Metrics
+from npc.plan import KernelState, make_plan, state_of
+from npc.report import Counts, SyncReport, count, count_changes, describe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from npc.api import Namespace, NetworkPolicy, Pod
     from npc.dataplane import Dataplane
     from npc.policy import Problem
     from npc.ruleset import Family, Ruleset
+    from reconciler.event import Event
     from reconciler.informer import Informer
 
 KEY = "full-sync"
+
+# How many differences of the kernel from what was written are named in a line of the log.
+_SHOWN = 5
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +64,14 @@ class Caches:
     namespaces: Informer[Namespace]
     policies: Informer[NetworkPolicy]
 
+    def silence(self) -> dict[str, float]:
+        """By kind, seconds since the API server was last heard of."""
+        return {
+            "pods": self.pods.silence,
+            "namespaces": self.namespaces.silence,
+            "networkpolicies": self.policies.silence,
+        }
+
     def handled_versions(self) -> dict[str, str]:
         """By kind, the last resourceVersion whose event is stored and has reached the handlers."""
         return {
@@ -62,17 +79,6 @@ class Caches:
             "namespaces": self.namespaces.handled_resource_version,
             "networkpolicies": self.policies.handled_resource_version,
         }
-
-
-@dataclass(frozen=True, slots=True)
-class SyncReport:
-    """What is known of the syncs so far; ``versions`` is what the last good one had seen."""
-
-    total: int = 0
-    failed_in_a_row: int = 0
-    last_error: str | None = None
-    last_success_seconds: float | None = None
-    versions: Mapping[str, str] = field(default_factory=dict)
 
 
 class PolicySync:
@@ -87,6 +93,7 @@ class PolicySync:
         families: Sequence[Family],
         settings: Settings = DEFAULTS,
         after: Callable[[Ruleset], None] = lambda _: None,
+        metrics: Metrics | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         """``after`` is called with the rules of every sync that put them in force; it may raise."""
@@ -96,11 +103,28 @@ class PolicySync:
         self._families = families
         self._settings = settings
         self._after = after
+        self._metrics = metrics or Metrics()
         self._now = now
         self._applied: KernelState | None = None
+        self._written: KernelState = {}
         self._problems: frozenset[Problem] = frozenset()
         self._recheck = threading.Event()
+        self._noticed: Counter[str] = Counter()
+        self._noticing = threading.Lock()
         self.report = SyncReport()
+        self.running_since: float | None = None
+        """When the sync that runs now began, by the monotonic clock."""
+
+    def handler(self, kind: str) -> Callable[[Event[Any]], tuple[str]]:
+        """Make the handler of a kind's events: each needs a full sync."""
+
+        def on_event(event: Event[Any]) -> tuple[str]:
+            with self._noticing:
+                self._noticed[kind] += 1
+            self._metrics.event(kind, event.type.value.lower())
+            return (KEY,)
+
+        return on_event
 
     def recheck_kernel(self) -> None:
         """Make the next sync trust nothing it remembers of the kernel. Callable by any thread."""
@@ -112,50 +136,119 @@ class PolicySync:
         :raises DataplaneError: if the kernel refused; the previous rules or the new ones stand
         """
         started = self._now()
+        self.running_since = started
+        try:
+            self._full_sync(key, started)
+        finally:
+            self.running_since = None
+
+    def _full_sync(self, key: str, started: float) -> None:
+        with self._noticing:
+            why, self._noticed = self._noticed, Counter()
         versions = self._caches.handled_versions()
         try:
-            compiled = self._compile()
-            plan = self._apply(compiled)
-            self._after(compiled.ruleset)
+            counts, changes = self._sync()
         except Exception as error:
-            self.report = SyncReport(
+            ended = self._now()
+            self.report = replace(
+                self.report,
                 total=self.report.total + 1,
                 failed_in_a_row=self.report.failed_in_a_row + 1,
-                last_error=str(error),
-                last_success_seconds=self.report.last_success_seconds,
-                versions=self.report.versions,
+                last_error=str(error) or type(error).__name__,
+                failing_since=ended
+                if self.report.failing_since is None
+                else self.report.failing_since,
             )
+            with self._noticing:
+                self._noticed += why  # the next try is made for the same reasons
+            self._metrics.synced("failed", ended - started)
             raise
         ended = self._now()
-        self.report = SyncReport(
-            total=self.report.total + 1, last_success_seconds=ended, versions=versions
+        self.report = replace(
+            self.report,
+            total=self.report.total + 1,
+            failed_in_a_row=0,
+            last_error=None,
+            failing_since=None,
+            last_success_seconds=ended,
+            last_success_timestamp=time.time(),
+            versions=versions,
+            counts=counts,
         )
-        if not plan.empty:
-            log.info("%s: %s in %.0f ms", key, _describe(compiled, plan), (ended - started) * 1000)
+        self._metrics.synced("changed" if changes else "unchanged", ended - started)
+        if changes:
+            what = describe(counts, changes, why)
+            log.info("%s: %s; %.0f ms", key, what, (ended - started) * 1000)
 
-    def _compile(self) -> Compiled:
-        compiled = compile(
-            self._caches.pods.store.snapshot(),
-            self._caches.namespaces.store.snapshot(),
-            self._caches.policies.store.snapshot(),
-            node=self._node,
-            families=self._families,
-            settings=self._settings,
-        )
+    def _sync(self) -> tuple[Counts, dict[str, int]]:
+        """Compile, plan and apply; what is in force now, and what had to change for it."""
+        phase = self._metrics.phase
+        with phase("snapshot") as span:
+            pods = self._caches.pods.store.snapshot()
+            namespaces = self._caches.namespaces.store.snapshot()
+            policies = self._caches.policies.store.snapshot()
+            span.set_attributes(
+                {
+                    "npc.pods": len(pods),
+                    "npc.namespaces": len(namespaces),
+                    "npc.policies": len(policies),
+                }
+            )
+        with phase("compile") as span:
+            compiled = compile(
+                pods,
+                namespaces,
+                policies,
+                node=self._node,
+                families=self._families,
+                settings=self._settings,
+            )
+            counts = count(compiled, len(policies))
+            span.set_attributes(
+                {
+                    "npc.local_pods": counts.local_pods,
+                    "npc.rules": counts.rules,
+                    "npc.sets": counts.sets,
+                    "npc.set_entries": counts.entries,
+                    "npc.policy_errors": counts.problems,
+                }
+            )
         self._log_problems(compiled.problems)
-        return compiled
+        with phase("plan") as span:
+            plan = make_plan(self._known_state(), compiled.ruleset)
+            changes = count_changes(plan)
+            attributes = {f"npc.{what.replace(' ', '_')}": n for what, n in changes.items()}
+            span.set_attributes(attributes)
+        get_current_span().set_attributes({"npc.changed": not plan.empty, **attributes})
+        if not plan.empty:
+            with phase("apply"):
+                self._applied = None  # known again only when every step is through
+                self._dataplane.apply(plan)
+        self._applied = self._written = state_of(compiled.ruleset)
+        self._after(compiled.ruleset)
+        return counts, changes
 
-    def _apply(self, compiled: Compiled) -> Plan:
+    def _known_state(self) -> KernelState:
+        """What the kernel holds: as remembered, or as it says itself."""
         if self._recheck.is_set():
             self._recheck.clear()
             self._applied = None
-        state = self._dataplane.observe() if self._applied is None else self._applied
-        plan = make_plan(state, compiled.ruleset)
-        if not plan.empty:
-            self._applied = None  # known again only when every step is through
-            self._dataplane.apply(plan)
-        self._applied = state_of(compiled.ruleset)
-        return plan
+        if self._applied is not None:
+            return self._applied
+        found = self._dataplane.observe()
+        denied = self._dataplane.denied_packets()
+        self.report = replace(self.report, denied={d.value.lower(): n for d, n in denied.items()})
+        if self.report.last_error is None:
+            self._report_drift(drift(self._written, found))
+        return found
+
+    def _report_drift(self, differences: list[str]) -> None:
+        if not differences:
+            return
+        self._metrics.repaired(len(differences))
+        shown = "; ".join(differences[:_SHOWN])
+        more = f"; and {len(differences) - _SHOWN} more" if len(differences) > _SHOWN else ""
+        log.warning("another program changed our rules; repairing: %s%s", shown, more)
 
     def _log_problems(self, problems: Sequence[Problem]) -> None:
         """Say each problem once, not at every sync."""
@@ -164,40 +257,3 @@ class PolicySync:
             if problem not in self._problems:
                 log.warning("%s", problem)
         self._problems = current
-
-
-def _describe(compiled: Compiled, plan: Plan) -> str:
-    counts: Counter[str] = Counter()
-    for family in plan.families:
-        counts["chains written"] += len(family.write_chains)
-        counts["chains deleted"] += len(family.delete_chains)
-        counts["sets created"] += len(family.create) + len(family.replace)
-        counts["sets destroyed"] += len(family.destroy)
-        counts["entries added"] += sum(len(change.entries) for change in family.add)
-        counts["entries removed"] += sum(len(change.entries) for change in family.remove)
-    changes = ", ".join(f"{n} {what}" for what, n in counts.items() if n) or "dispatch rewritten"
-    isolated = ", ".join(
-        f"{n} isolated for {direction.value.lower()}" for direction, n in compiled.isolated.items()
-    )
-    return f"{compiled.local_pods} local pods ({isolated}); {changes}"
-
-
-def describe_state(sync: PolicySync, caches: Caches, idle: Callable[[], bool]) -> dict[str, Any]:
-    """How far enforcement has come, for ``/debug/state``.
-
-    ``handled`` is, by kind, the resourceVersion up to which every event has been taken in, and
-    ``applied`` that up to which every event is in force. Where nothing
-    waits, that is all that was handled: events that enforcement does not notice need no sync.
-    """
-    handled = caches.handled_versions()
-    settled = idle()  # asked after `handled`: what was handled before has been queued by now
-    report = sync.report
-    in_force = settled and report.last_error is None and report.last_success_seconds is not None
-    return {
-        "handled": handled,
-        "applied": handled if in_force else dict(report.versions),
-        "idle": settled,
-        "syncs": report.total,
-        "failed_in_a_row": report.failed_in_a_row,
-        "last_error": report.last_error,
-    }

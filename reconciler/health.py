@@ -1,8 +1,8 @@
 """One HTTP server for what operators and probes ask of a program.
 
-/healthz           200 if the process lives
 /readyz            200 if every check passes, else 503; ``?verbose`` names each, ``?exclude=NAME``
                    leaves one out, and ``/readyz/NAME`` asks for one alone
+/healthz           the same for the checks of whether the program has to be started anew
 /debug/threads     the stack of every thread, as text
 /debug/queues      what is queued, in hand and waiting, as JSON
 /debug/memory      which lines of code hold the most memory, as text, if tracemalloc is on
@@ -24,15 +24,17 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from collections.abc import Set as AbstractSet
+    from collections.abc import Callable, Mapping
 
     from reconciler.stop import Stop
     from workqueue import Queue
 
+    Check = Callable[[], str | None]
+
 _TEXT = "text/plain; charset=utf-8"
 _JSON = "application/json"
 _MEMORY_LINES = 30
+_VERDICTS = {"/healthz": ("ok", "not ok"), "/readyz": ("ready", "not ready")}
 
 _log = logging.getLogger(__name__)
 
@@ -46,9 +48,8 @@ class HealthServer:
         """
         :raises OSError: if the address cannot be listened on
         """
-        self._checks: dict[str, Callable[[], str | None]] = {}
+        self._checks: dict[str, dict[str, Check]] = {"/healthz": {}, "/readyz": {}}
         self._pages: dict[str, Callable[[], tuple[str, str]]] = {
-            "/healthz": lambda: (_TEXT, "ok\n"),
             "/debug/threads": lambda: (_TEXT, _stacks()),
             "/debug/memory": lambda: (_TEXT, _memory()),
         }
@@ -62,12 +63,19 @@ class HealthServer:
         host, port = self._server.server_address[:2]
         return str(host), int(port)
 
-    def add_check(self, name: str, check: Callable[[], str | None]) -> None:
+    def add_check(self, name: str, check: Check) -> None:
         """Be ready only if ``check`` answers ``None``; anything else says what is missing.
 
         A check that raises fails, and its error is the answer.
         """
-        self._checks[name] = check
+        self._checks["/readyz"][name] = check
+
+    def add_liveness_check(self, name: str, check: Check) -> None:
+        """Be alive only if ``check`` answers ``None``; anything else says what is stuck.
+
+        Whoever asks will kill the program, so this is for what nothing but that can mend.
+        """
+        self._checks["/healthz"][name] = check
 
     def add_json(self, path: str, document: Callable[[], Any]) -> None:
         """Serve what ``document`` returns at ``path``."""
@@ -94,12 +102,12 @@ class HealthServer:
 
     def _answer(self, path: str, query: dict[str, list[str]]) -> tuple[int, str, str]:
         """Status, content type and body."""
-        if path == "/readyz":
-            checks = self._checks.keys() - query.get("exclude", [])
-            return self._readiness(checks, verbose="verbose" in query)
-        name = path.removeprefix("/readyz/")
-        if name != path and name in self._checks:
-            return self._readiness({name}, verbose="verbose" in query)
+        root, _, name = path[1:].partition("/")
+        checks = self._checks.get(f"/{root}")
+        if checks is not None and (not name or name in checks):
+            asked = {name} if name else checks.keys() - query.get("exclude", [])
+            verdicts = _VERDICTS[f"/{root}"]
+            return _ask({n: checks[n] for n in checks if n in asked}, verdicts, **query)
         page = self._pages.get(path)
         if page is None:
             return 404, _TEXT, f"there is no {path}\n"
@@ -109,22 +117,25 @@ class HealthServer:
             _log.exception("%s failed", path)
             return 500, _TEXT, f"{path} failed: {error}\n"
 
-    def _readiness(self, asked: AbstractSet[str], *, verbose: bool) -> tuple[int, str, str]:
-        answers = {name: _answer_of(check) for name, check in self._checks.items() if name in asked}
-        ready = all(answer is None for answer in answers.values())
-        lines = [
-            f"[-]{name} failed: {answer}" if answer else f"[+]{name} ok"
-            for name, answer in answers.items()
-            if answer or verbose
-        ]
-        lines.append("ready" if ready else "not ready")
-        return 200 if ready else 503, _TEXT, "\n".join(lines) + "\n"
-
     def _describe_queues(self) -> dict[str, Any]:
         return {name: asdict(queue.statistics()) for name, queue in self._queues.items()}
 
 
-def _answer_of(check: Callable[[], str | None]) -> str | None:
+def _ask(
+    checks: Mapping[str, Check], verdicts: tuple[str, str], verbose: object = None, **_: object
+) -> tuple[int, str, str]:
+    answers = {name: _answer_of(check) for name, check in checks.items()}
+    passed = all(answer is None for answer in answers.values())
+    lines = [
+        f"[-]{name} failed: {answer}" if answer else f"[+]{name} ok"
+        for name, answer in answers.items()
+        if answer or verbose is not None
+    ]
+    lines.append(verdicts[0] if passed else verdicts[1])
+    return 200 if passed else 503, _TEXT, "\n".join(lines) + "\n"
+
+
+def _answer_of(check: Check) -> str | None:
     try:
         return check()
     except Exception as error:  # noqa: BLE001 - a check that cannot be made has not passed

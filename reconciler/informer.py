@@ -179,6 +179,11 @@ class Informer(Generic[T]):
         return self._reflector.last_error
 
     @property
+    def silence(self) -> float:
+        """Seconds since the server last said anything; see ``Reflector.silence``."""
+        return self._reflector.silence
+
+    @property
     def handled_resource_version(self) -> str:
         """The version up to which every event is stored and told to handlers that do not block."""
         return self._handled_version

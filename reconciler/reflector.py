@@ -160,9 +160,18 @@ class Reflector:
         self._watch_list = watch_list
         self._list_next = False  # what a watch could not bring, a list may
 
+        self._heard = clock.now()
         self._lists = self._watches = self._events = self._failures = 0
         self.last_error: str | None = None
         """Why the server cannot be watched at the moment, or ``None``."""
+
+    @property
+    def silence(self) -> float:
+        """Seconds since the server last said anything: an event, a bookmark, a page of a list.
+
+        A watch brings a bookmark about once a minute where nothing changes.
+        """
+        return self._clock.now() - self._heard
 
     def statistics(self) -> ReflectorStatistics:
         """Count what was asked and what came."""
@@ -370,6 +379,7 @@ class Reflector:
             return None
 
     def _seen(self, version: str) -> None:
+        self._heard = self._clock.now()
         if version:
             self._version = version
             self._sink.advance(version)

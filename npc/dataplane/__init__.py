@@ -24,7 +24,11 @@ class Dataplane(Protocol):
 
     All of them raise ``DataplaneError``. After a failed ``apply`` the kernel enforces the previous
     rules or the new ones, and the caller observes before it plans again.
+
+    ``name`` says how rules are written: a backend, and where it has a choice, its mode.
     """
+
+    name: str
 
     def observe(self) -> KernelState:
         """Read what the kernel holds of ours, repairing nothing."""

@@ -37,6 +37,8 @@ log = logging.getLogger(__name__)
 class NftablesDataplane:
     """``Dataplane`` over nft; for the families of ``families``."""
 
+    name = "nftables"
+
     def __init__(self, families: Iterable[Family], run: Run = run_tool) -> None:
         self._families = tuple(families)
         self._run = run

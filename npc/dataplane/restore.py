@@ -39,6 +39,7 @@ class RestoreDataplane:
 
     def __init__(self, mode: Mode, families: Iterable[Family], run: Run = run_tool) -> None:
         self.mode = mode
+        self.name = f"restore-{mode.value}"
         self._families = tuple(families)
         self._run = run
         self._written: dict[Family, FamilyRules] = {}

@@ -12,6 +12,8 @@ import re
 import subprocess
 from typing import TYPE_CHECKING, Protocol
 
+from opentelemetry.trace import get_tracer
+
 from npc.dataplane import DataplaneError, MissingToolError
 
 if TYPE_CHECKING:
@@ -53,9 +55,22 @@ class ToolError(DataplaneError):
 
 
 def run_tool(argv: Sequence[str], stdin: str = "") -> str:
-    """Run a tool of this machine; see ``Run``."""
+    """Run a tool of this machine; see ``Run``. Each call is a span, with what went in and out."""
+    with get_tracer("npc").start_as_current_span(
+        argv[0],
+        attributes={"process.command_args": list(argv), "npc.tool.stdin_bytes": len(stdin)},
+    ) as span:
+        done = _run(argv, stdin)
+        span.set_attribute("process.exit.code", done.returncode)
+        if done.returncode:
+            stderr = done.stderr.decode(errors="backslashreplace")
+            raise _failure(argv, stdin, done.returncode, stderr)
+        return done.stdout.decode(errors="backslashreplace")
+
+
+def _run(argv: Sequence[str], stdin: str) -> subprocess.CompletedProcess[bytes]:
     try:
-        done = subprocess.run(
+        return subprocess.run(
             argv,
             input=stdin.encode(),
             capture_output=True,
@@ -76,9 +91,6 @@ def run_tool(argv: Sequence[str], stdin: str = "") -> str:
         ) from None
     except OSError as error:
         raise ToolError(f"{argv[0]} could not be started: {error}") from error
-    if done.returncode:
-        raise _failure(argv, stdin, done.returncode, done.stderr.decode(errors="backslashreplace"))
-    return done.stdout.decode(errors="backslashreplace")
 
 
 def _failure(argv: Sequence[str], stdin: str, code: int, stderr: str) -> DataplaneError:

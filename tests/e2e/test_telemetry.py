@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.netns
 
-_ROOT = "process network-policy"
+_ROOT = "process full-sync"
 
 
 @pytest.fixture

@@ -77,6 +77,8 @@ class FakeTransport:
 class FakeDataplane:
     """Remembers what it was told; the test decides when an apply ends, and how."""
 
+    name = "fake"
+
     def __init__(self) -> None:
         self.applied: list[Ruleset] = []
         self.observed = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,9 +10,24 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader, NumberDataPoint
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import Tracer
 
-from npc.agent import _caches, _check_sync, _controller
-from npc.controller import Caches, PolicySync, describe_state
+from npc.agent import _caches, _controller
+from npc.controller import Caches, PolicySync
+from npc.health import (
+    FAILING_SECONDS,
+    STUCK_SECONDS,
+    Ticker,
+    check_running,
+    check_sync,
+    describe_state,
+)
+from npc.metrics import Metrics
 from npc.ruleset import Direction, Family
 from reconciler.controller import Controller
 from reconciler.manager import Runnable
@@ -49,15 +65,20 @@ class Agent:
 
 @contextmanager
 def agent(
-    *, period: float = 3600, held: bool = False, **objects: list[dict[str, Any]]
+    *,
+    period: float = 3600,
+    held: bool = False,
+    metrics: Metrics | None = None,
+    tracer: Tracer | None = None,
+    **objects: list[dict[str, Any]],
 ) -> Iterator[Agent]:
     transport = FakeTransport(**objects)
     dataplane = FakeDataplane()
     if held:
         dataplane.hold()
     caches = _caches(transport)
-    sync = PolicySync(caches, dataplane, node="n1", families=(Family.IPV4,))
-    controller = _controller(caches, sync, period)
+    sync = PolicySync(caches, dataplane, node="n1", families=(Family.IPV4,), metrics=metrics)
+    controller = _controller(caches, sync, Ticker(period, sync.recheck_kernel), tracer=tracer)
     stop = Stop()
     threads = threads_of(caches, controller, stop)
     for thread in threads:
@@ -143,7 +164,7 @@ def test_a_stop_beats_the_syncs_that_are_queued_and_the_worker_is_joined() -> No
             thread.join(PATIENCE)
             assert not thread.is_alive()
         assert a.sync.report.total == 1
-        assert not [t for t in threading.enumerate() if "network-policy" in t.name]
+        assert not [t for t in threading.enumerate() if "full-sync" in t.name]
 
 
 def test_a_periodic_sync_reads_the_kernel_and_repairs_it() -> None:
@@ -170,15 +191,13 @@ def test_a_failed_apply_is_seen_and_tried_again_from_what_the_kernel_holds() -> 
         a.dataplane.failures = 1
         a.dataplane.release()
         a.wait(lambda: a.sync.report.failed_in_a_row == 1)
-        problem = _check_sync(a.sync)
-        assert problem is not None
-        assert "exit code 4" in problem
+        assert "exit code 4" in (check_sync(a.sync) or "")
         assert not a.state()["idle"]
         a.dataplane.release_all()
         a.wait(lambda: len(a.dataplane.applied) == 1)
         a.settle()
         assert a.dataplane.observed == 2
-        assert _check_sync(a.sync) is None
+        assert check_sync(a.sync) is None
 
 
 def test_nothing_is_applied_while_the_server_cannot_be_listed() -> None:
@@ -187,7 +206,7 @@ def test_nothing_is_applied_while_the_server_cannot_be_listed() -> None:
     caches = _caches(transport)
     dataplane = FakeDataplane()
     sync = PolicySync(caches, dataplane, node="n1", families=(Family.IPV4,))
-    controller = _controller(caches, sync, 3600)
+    controller = _controller(caches, sync, Ticker(3600, sync.recheck_kernel))
     stop = Stop()
     threads = threads_of(caches, controller, stop)
     for thread in threads:
@@ -255,3 +274,158 @@ def test_a_problem_is_logged_once_and_the_others_are_enforced(
             "65535; the port is left out"
         )
     ]
+
+
+def test_readiness_outlasts_a_failure_that_passes() -> None:
+    with agent() as a:
+        a.settle()
+        a.dataplane.failures = 2
+        a.dataplane.drift()
+        a.sync.recheck_kernel()
+        a.controller.queue.add("full-sync")
+        a.wait(lambda: a.sync.report.failed_in_a_row == 1)
+        since = a.sync.report.failing_since
+        assert since is not None
+        assert check_sync(a.sync, lambda: since + FAILING_SECONDS - 1) is None
+        problem = check_sync(a.sync, lambda: since + FAILING_SECONDS)
+        assert "exit code 4" in (problem or "")
+
+
+def test_a_sync_that_never_ends_is_not_alive() -> None:
+    with agent(held=True) as a:
+        assert a.dataplane.entered.acquire(timeout=PATIENCE)
+        since = a.sync.running_since
+        assert since is not None
+        assert check_running(a.sync, lambda: since + STUCK_SECONDS - 1) is None
+        assert "running for 600 s" in (check_running(a.sync, lambda: since + 600) or "")
+        a.dataplane.release_all()
+        a.settle()
+        a.wait(lambda: a.sync.running_since is None)
+        assert check_running(a.sync, lambda: since + STUCK_SECONDS) is None
+
+
+def test_a_ticker_that_stands_still_is_not_alive() -> None:
+    moments = [0.0]
+    rechecks: list[None] = []
+    ticker = Ticker(300, lambda: rechecks.append(None), lambda: moments[0])
+    moments[0] = 660
+    assert ticker.check() is None
+    moments[0] = 661
+    assert ticker.check() == "no tick for 661 s, though the period is 300 s"
+    assert ticker.tick() == ("full-sync",)
+    assert ticker.check() is None
+    assert len(rechecks) == 1
+
+
+def test_what_others_changed_is_named_counted_and_repaired(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    reader = InMemoryMetricReader()
+    metrics = Metrics(MeterProvider([reader]).get_meter("test"))
+    with agent(metrics=metrics, networkpolicies=[policy("deny")]) as a:
+        a.settle()
+        a.dataplane.drift()
+        a.sync.recheck_kernel()
+        a.controller.queue.add("full-sync")
+        a.wait(lambda: len(a.dataplane.applied) == 2)
+        a.settle()
+    said = [r.getMessage() for r in caplog.records if "another program" in r.getMessage()]
+    assert said == [
+        (
+            "another program changed our rules; repairing: set NPC-4-INGRESS is gone; "
+            "set NPC-4-EGRESS is gone; the IPV4 dispatch, or a jump to it, was changed"
+        )
+    ]
+    assert values(reader)["npc_drift_repairs"] == {(): 3}
+
+
+def values(reader: InMemoryMetricReader) -> dict[str, dict[tuple[str, ...], float]]:
+    """By name and the labels' values, what each series shows or how many values it has."""
+    data = reader.get_metrics_data()
+    assert data is not None
+    found: dict[str, dict[tuple[str, ...], float]] = {}
+    for metric in data.resource_metrics[0].scope_metrics[0].metrics:
+        for point in metric.data.data_points:
+            labels = tuple(map(str, (point.attributes or {}).values()))
+            value = point.value if isinstance(point, NumberDataPoint) else point.count
+            found.setdefault(metric.name, {})[labels] = value
+    return found
+
+
+def test_a_sync_is_counted_and_what_it_found_is_shown() -> None:
+    reader = InMemoryMetricReader()
+    metrics = Metrics(MeterProvider([reader]).get_meter("test"))
+    pods = [pod("a", "10.0.0.1"), pod("b", "10.0.0.2"), pod("c", "10.0.0.3", node="n2")]
+    bad = policy("bad", ingress=[{"ports": [{"port": 0}]}])
+    with agent(metrics=metrics, pods=pods, networkpolicies=[policy("deny"), bad]) as a:
+        metrics.observe(
+            lambda: a.sync.report,
+            lambda: a.controller.statistics().coalesced,
+            a.caches.silence,
+        )
+        metrics.backend(backend="fake")
+        a.settle()
+        a.transport.stream("pods").send("MODIFIED", pod("a", "10.0.0.4", version=9))
+        a.wait(lambda: a.sync.report.total == 2)
+        a.settle()
+        found = values(reader)
+    assert found["npc_sync"] == {("changed",): 2, ("unchanged",): 0, ("failed",): 0}
+    assert found["npc_sync_duration"] == {
+        (phase,): n
+        for phase, n in [("snapshot", 2), ("compile", 2), ("plan", 2), ("apply", 2), ("total", 2)]
+    }
+    assert found["npc_events"] == {
+        ("pods", "added"): 3,
+        ("pods", "modified"): 1,
+        ("networkpolicies", "added"): 2,
+    }
+    assert found["npc_coalesced_events"] == {(): 4}
+    assert found["npc_policies"] == {(): 2}
+    assert found["npc_local_pods"] == {(): 2}
+    assert found["npc_isolated_pods"] == {("ingress",): 2, ("egress",): 0}
+    assert found["npc_policy_errors"] == {(): 1}
+    assert found["npc_denied_packets"] == {("ingress",): 3, ("egress",): 3}
+    assert found["npc_backend_info"] == {("fake",): 1}
+    assert found["npc_sets"][()] == len(a.dataplane.applied[-1].families[Family.IPV4].sets)
+    assert found["npc_last_success_timestamp"][()] - 1.7e9 > 0
+    assert set(found["npc_watch_lag"]) == {("pods",), ("namespaces",), ("networkpolicies",)}
+    assert set(found["npc_cache_hits"]) == {("policies",), ("addresses",)}
+
+
+def test_a_sync_is_one_trace_with_its_phases() -> None:
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    tracer = provider.get_tracer("test")
+    metrics = Metrics(tracer=tracer)
+    pods = [pod("a", "10.0.0.1"), pod("b", "10.0.0.2")]
+    with agent(metrics=metrics, tracer=tracer, pods=pods, networkpolicies=[policy("deny")]) as a:
+        a.settle()
+    spans = {span.name: span for span in exporter.get_finished_spans()}
+    root = spans["process full-sync"]
+    assert len(root.links) == 3
+    assert (root.attributes or {})["npc.changed"] is True
+    assert (root.attributes or {})["npc.dispatches_written"] == 1
+    for name in ("snapshot", "compile", "plan", "apply"):
+        assert spans[name].parent == root.context
+    assert (spans["snapshot"].attributes or {})["npc.pods"] == 2
+    assert (spans["compile"].attributes or {})["npc.local_pods"] == 2
+
+
+def test_a_sync_that_changed_something_says_what_and_why(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    pods = [pod("a", "10.0.0.1"), pod("b", "10.0.0.2")]
+    with agent(pods=pods, networkpolicies=[policy("deny")]) as a:
+        a.settle()
+        a.controller.queue.add("full-sync")
+        a.wait(lambda: a.sync.report.total == 2)
+        a.settle()
+    [said] = [r.getMessage() for r in caplog.records if r.getMessage().startswith("full-sync")]
+    assert re.fullmatch(
+        r"full-sync: 2 local pods \(2 isolated for ingress, 0 isolated for egress\); "
+        r"1 chains written, 3 sets created, 1 dispatches written; "
+        r"events: 1 of networkpolicies, 2 of pods; \d+ ms",
+        said,
+    )

@@ -42,7 +42,7 @@ def samples(telemetry: Telemetry) -> dict[str, float]:
 
 
 def roots(collector: Receiver) -> list[Any]:
-    return [s for _, s in collector.spans() if s.name == "process network-policy"]
+    return [s for _, s in collector.spans() if s.name == "process full-sync"]
 
 
 def test_the_spans_of_syncs_arrive_and_say_who_sent_them(collector: Receiver, start: Start) -> None:
@@ -140,7 +140,7 @@ def test_the_console_is_stderr(start: Start, capfd: pytest.CaptureFixture[str]) 
     telemetry.stop(5)
     out, err = capfd.readouterr()
     assert out == ""
-    assert "process network-policy" in err
+    assert "process full-sync" in err
     assert "npc_telemetry_spans" in err
 
 
