@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Callable, Iterable
 
+    from opentelemetry.trace import Tracer
+
     from reconciler.client import Resource, Transport
     from reconciler.stop import Stop
 
@@ -72,6 +74,7 @@ class Informer(Generic[T]):
         field_selector: str = "",
         watch_list: bool = True,
         on_error: Callable[[Exception, float], None] | None = None,
+        tracer: Tracer | None = None,
         clock: Clock = SYSTEM_CLOCK,
         rng: random.Random | None = None,
     ) -> None:
@@ -93,6 +96,7 @@ class Informer(Generic[T]):
             field_selector=field_selector,
             watch_list=watch_list,
             on_error=on_error,
+            tracer=tracer,
             clock=clock,
             rng=rng,
         )

@@ -22,13 +22,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
+from opentelemetry.trace import SpanKind, use_span
 
 from reconciler.backoff import Backoff
 from reconciler.client import ApiError, TransportError
 from reconciler.event import EventType
 from reconciler.stop import Stop
+from reconciler.telemetry import tracer as default_tracer
+from reconciler.tracing import mark_failed
 from reconciler.wire import (
     Event,
+    Page,
     decode_event,
     decode_page,
     decode_status,
@@ -38,7 +42,9 @@ from reconciler.wire import (
 from workqueue import SYSTEM_CLOCK, Clock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
+
+    from opentelemetry.trace import Span, Tracer
 
     from reconciler.client import Resource, Stream, Transport
 
@@ -107,8 +113,9 @@ class ReflectorStatistics:
 class _Watch:
     """A watch's events, which two loops take turns to read."""
 
-    def __init__(self, stream: Stream, started: float) -> None:
+    def __init__(self, stream: Stream, started: float, span: Span) -> None:
         self.close = stream.close
+        self.span = span
         self.started = started
         self.events = 0
         self.overdue = False
@@ -135,6 +142,7 @@ class Reflector:
         field_selector: str = "",
         watch_list: bool = True,
         on_error: Callable[[Exception, float], None] | None = None,
+        tracer: Tracer | None = None,
         clock: Clock = SYSTEM_CLOCK,
         rng: random.Random | None = None,
     ) -> None:
@@ -149,6 +157,7 @@ class Reflector:
         selectors = {"labelSelector": label_selector, "fieldSelector": field_selector}
         self._selectors = {name: value for name, value in selectors.items() if value}
         self._on_error = on_error
+        self._tracer = tracer or default_tracer()
         self._clock = clock
         self._rng = rng or random.Random()  # noqa: S311 - spreads load, hides nothing
         self._backoff = Backoff(clock=clock, rng=self._rng)
@@ -194,7 +203,7 @@ class Reflector:
             if self._watch_list and not self._list_next:
                 watch = self._open_initial(stop)
                 if watch is not None:
-                    with stop.calling(watch.close):
+                    with self._using(watch, stop):
                         if self._take_initial(watch, stop):
                             self._follow(watch, stop)
                             return
@@ -202,8 +211,21 @@ class Reflector:
                 return
             self._list(stop)
         watch = self._open({"resourceVersion": self._version}, stop)
-        with stop.calling(watch.close):
+        with self._using(watch, stop):
             self._follow(watch, stop)
+
+    @contextmanager
+    def _using(self, watch: _Watch, stop: Stop) -> Iterator[None]:
+        """Within the block, a stop closes the watch. Its span ends with the block."""
+        try:
+            with stop.calling(watch.close):
+                yield
+        except Exception as error:
+            mark_failed(watch.span, error)
+            raise
+        finally:
+            watch.span.set_attribute("reconciler.events", watch.events)
+            watch.span.end()
 
     # -- all objects, by a watch ---------------------------------------------------------------
 
@@ -303,16 +325,13 @@ class Reflector:
         replacement = self._sink.replacing()
         while True:
             try:
-                data = self._transport.list(
-                    self._resource, self._namespace, {**self._selectors, **query}, stop
-                )
+                page = self._get_page(query, stop)
             except ApiError as error:
                 if "continue" not in query or not error.expired:
                     raise
                 # The server forgot where the next page begins: once more, in one piece.
                 query, replacement = at, self._sink.replacing()
                 continue
-            page = decode_page(data)
             for item in page.items or ():
                 replacement.put(item)
             if not page.metadata.continue_:
@@ -321,6 +340,17 @@ class Reflector:
             query = {**page_size, "continue": page.metadata.continue_}
         self._well()
         self._commit(replacement, page.metadata.resource_version)
+
+    def _get_page(self, query: Mapping[str, str], stop: Stop) -> Page:
+        span = self._start_span("list", query)
+        with _requesting(span):
+            data = self._transport.list(
+                self._resource, self._namespace, {**self._selectors, **query}, stop
+            )
+            page = decode_page(data)
+        span.set_attribute("reconciler.objects", len(page.items or ()))
+        span.end()
+        return page
 
     def _commit(self, replacement: Replacement, version: str) -> None:
         replacement.commit(version)
@@ -331,16 +361,25 @@ class Reflector:
     # -- each change ---------------------------------------------------------------------------
 
     def _open(self, query: dict[str, str], stop: Stop) -> _Watch:
-        stream = self._transport.watch(
-            self._resource,
-            self._namespace,
-            {**self._selectors, **query, "allowWatchBookmarks": "true"},
-            self._rng.uniform(*WATCH_TIMEOUT),
-            stop,
-        )
+        span = self._start_span("watch", query)
+        with _requesting(span):
+            stream = self._transport.watch(
+                self._resource,
+                self._namespace,
+                {**self._selectors, **query, "allowWatchBookmarks": "true"},
+                self._rng.uniform(*WATCH_TIMEOUT),
+                stop,
+            )
         self._watches += 1
         self._well()
-        return _Watch(stream, self._clock.now())
+        return _Watch(stream, self._clock.now(), span)
+
+    def _start_span(self, what: str, query: Mapping[str, str]) -> Span:
+        return self._tracer.start_span(
+            f"{what} {self._resource}",
+            kind=SpanKind.CLIENT,
+            attributes={f"reconciler.query.{name}": value for name, value in query.items()},
+        )
 
     def _follow(self, watch: _Watch, stop: Stop) -> None:
         """Give each event to the sink until the watch ends. The next goes on from there."""
@@ -414,3 +453,19 @@ class Reflector:
         if self.last_error is not None:
             self.last_error = None
             _log.info("watching %s: works again", self._resource)
+
+
+@contextmanager
+def _requesting(span: Span) -> Iterator[None]:
+    """Within the block the span is the current one; a failure ends it.
+
+    A watch lasts for minutes and is not the current span while it does: what its events cause is no
+    part of it.
+    """
+    with use_span(span, record_exception=False, set_status_on_exception=False):
+        try:
+            yield
+        except Exception as error:
+            mark_failed(span, error)
+            span.end()
+            raise

@@ -306,6 +306,20 @@ def test_a_slow_handler_that_saw_an_object_hears_of_its_return_as_a_change() -> 
     assert slow.log == ["ADDED a ->2", "MODIFIED a 3>4"]
 
 
+def test_what_was_there_at_the_start_and_changed_before_it_was_told_is_still_of_the_start() -> None:
+    slow = Slow()
+    script = [page(widget("a", 1), widget("b", 1), version=1)]
+    i, stop = Informer(Scripted(script), WIDGETS, Unstructured.decode, watch_list=False), Stop()
+    i.add_handler(slow, blocking=True)
+    with running(i, stop):
+        assert i.wait_synced(PATIENCE)
+        assert slow.entered.acquire(timeout=PATIENCE)
+        i.apply(EventType.MODIFIED, raw(widget("b", 2)))
+        slow.gate.release(2)
+        assert slow.entered.acquire(timeout=PATIENCE)
+    assert slow.log == ["ADDED a ->1 initial", "ADDED b ->2 initial"]
+
+
 def test_a_slow_handler_has_synced_once_it_was_told_of_all_that_was_there() -> None:
     slow = Slow()
     script = [page(widget("a", 1), widget("b", 1), version=1)]

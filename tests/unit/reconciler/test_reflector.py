@@ -10,6 +10,9 @@ from typing import Any
 
 import msgspec
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from reconciler.backoff import Backoff
 from reconciler.client import ApiError, TransportError
@@ -453,3 +456,38 @@ def test_backoff_doubles_to_its_cap_with_jitter_and_starts_over_after_quiet_minu
     assert backoff.step() >= 30
     clock.step(300)
     assert 0.8 <= backoff.step() <= 1.6
+
+
+def test_lists_and_watches_are_spans_and_say_how_they_ended() -> None:
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    with running(
+        page(widget("a", 1), widget("b", 1), version=1),
+        TransportError("connection refused"),
+        Lines(event("ADDED", widget("a", 5)), bookmark(8)),
+        Lines(status(410, "Expired", "too old")),
+        tracer=provider.get_tracer("test"),
+    ) as run:
+        run.step_until_calls("list watch watch watch list watch")
+    spans = exporter.get_finished_spans()
+    assert [span.name for span in spans[:4]] == [
+        "list widgets.example.com",
+        *["watch widgets.example.com"] * 3,
+    ]
+    listed, refused, followed, expired = (dict(span.attributes or {}) for span in spans[:4])
+    assert listed["reconciler.objects"] == 2
+    assert listed["reconciler.query.resourceVersion"] == "0"
+    assert refused["error.type"] == "TransportError"
+    assert followed["reconciler.events"] == 2
+    assert "error.type" not in followed
+    assert expired["error.type"] == "ApiError"
+    assert expired["reconciler.query.resourceVersion"] == "8"
+
+
+def test_silence_is_how_long_ago_the_server_said_anything() -> None:
+    with running(page(version=1), Lines(bookmark(2), stay=True)) as run:
+        run.until_version("2")
+        assert run.reflector.silence == 0
+        run.clock.step(70)
+        assert run.reflector.silence == 70
