@@ -69,10 +69,12 @@ class ApiError(TransportError):
         retry_after: float | None = None,
         *,
         causes: tuple[str, ...] = (),
+        name: str = "",
     ) -> None:
         """
         :param retry_after: seconds to leave the server alone, where it said so
         :param causes: the reasons among the status' details
+        :param name: the object that the refusal is about, where the server said so
         """
         super().__init__(f"{status} {reason}: {message}")
         self.status = status
@@ -80,6 +82,22 @@ class ApiError(TransportError):
         self.message = message
         self.retry_after = retry_after
         self.causes = causes
+        self.name = name
+
+    @property
+    def not_found(self) -> bool:
+        """Whether there is no such object. Not so where the server does not know the kind."""
+        return self.status == 404 and bool(self.name)
+
+    @property
+    def already_exists(self) -> bool:
+        """Whether there is an object of that name, which was to be created."""
+        return self.reason == "AlreadyExists"
+
+    @property
+    def conflict(self) -> bool:
+        """Whether the object was changed meanwhile, or another manager owns a field of it."""
+        return self.reason == "Conflict"
 
     @property
     def expired(self) -> bool:
@@ -103,6 +121,11 @@ class Resource:
     plural: str
     kind: str
     namespaced: bool = field(default=True)
+
+    @property
+    def api_version(self) -> str:
+        """``v1``, or ``networking.k8s.io/v1``."""
+        return f"{self.group}/{self.version}" if self.group else self.version
 
     def path(self, namespace: str | None = None) -> str:
         """The path of the collection: of one namespace, or of all."""
@@ -322,6 +345,7 @@ def _refusal(response: urllib3.HTTPResponse) -> ApiError:
         status.message or "no message",
         float(retry_after) if retry_after.isdigit() else status.retry_after,
         causes=status.causes,
+        name=status.name,
     )
 
 

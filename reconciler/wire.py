@@ -31,6 +31,7 @@ class _Cause(msgspec.Struct):
 
 
 class _Details(msgspec.Struct, rename="camel"):
+    name: str = ""
     causes: list[_Cause] | None = None
     retry_after_seconds: int | None = None
 
@@ -42,6 +43,11 @@ class Status(msgspec.Struct):
     reason: str = ""
     message: str = ""
     details: _Details | None = None
+
+    @property
+    def name(self) -> str:
+        """The object that this is about, where the server says so."""
+        return self.details.name if self.details else ""
 
     @property
     def causes(self) -> tuple[str, ...]:

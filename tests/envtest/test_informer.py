@@ -5,84 +5,25 @@ Every test runs against both, so what holds for the one is known to hold for the
 
 from __future__ import annotations
 
-import json
 import queue
 import threading
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-import urllib3
 
 from reconciler.client import ApiError, Resource, load
 from reconciler.event import Event, EventType
 from reconciler.informer import Informer
 from reconciler.meta import Unstructured
 from reconciler.stop import Stop
-from reconciler.testing import ApiServer
-from tests.envtest.processes import ADMIN, NOBODY
+from tests.envtest.api import PATIENCE, Api
+from tests.envtest.processes import NOBODY
 
 CONFIGMAPS = Resource("", "v1", "configmaps", "ConfigMap")
 POLICIES = Resource("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy")
-PATIENCE = 20.0
-
-
-@dataclass
-class Api:
-    """A server, by plain HTTP, and the kubeconfig of somebody who may do everything."""
-
-    url: str
-    kubeconfig: Path
-    pool: urllib3.PoolManager
-    nobody: Path | None = None
-
-    def request(self, method: str, path: str, body: Any = None, **headers: str) -> Any:
-        response = self.pool.request(
-            method,
-            f"{self.url}{path}",
-            body=None if body is None else json.dumps(body),
-            headers={
-                "Authorization": f"Bearer {ADMIN}",
-                "Content-Type": "application/json",
-                **headers,
-            },
-            retries=False,
-        )
-        answer = json.loads(response.data)
-        assert response.status < 300, answer
-        return answer
-
-    def patch(self, path: str, body: Any) -> Any:
-        return self.request("PATCH", path, body, **{"Content-Type": "application/merge-patch+json"})
-
-
-@pytest.fixture(params=["memory", "real"])
-def api(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Api]:
-    if request.param == "real":
-        real = request.getfixturevalue("real_api")
-        with urllib3.PoolManager(cert_reqs="CERT_REQUIRED", ca_certs=str(real.ca)) as pool:
-            yield Api(real.url, real.kubeconfig(), pool, real.kubeconfig(NOBODY))
-        return
-    server = ApiServer()
-    server.start()
-    try:
-        kubeconfig = tmp_path / "kubeconfig"
-        kubeconfig.write_text(server.kubeconfig())
-        with urllib3.PoolManager() as pool:
-            yield Api(server.url, kubeconfig, pool)
-    finally:
-        server.stop()
-
-
-@pytest.fixture
-def namespace(api: Api) -> str:
-    name = f"test-{uuid.uuid4().hex[:8]}"
-    api.request("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
-    return name
 
 
 class Watching:
