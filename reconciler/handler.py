@@ -9,7 +9,8 @@ from reconciler.event import Event
 from reconciler.meta import Meta, Request, key_of
 
 if TYPE_CHECKING:
-    from reconciler.meta import Unstructured
+    from reconciler.client import Resource
+    from reconciler.meta import FullMeta
 
 T = TypeVar("T", bound=Meta)
 K = TypeVar("K", bound=Hashable)
@@ -39,21 +40,19 @@ def enqueue_map(function: Callable[[T], Iterable[K]]) -> Callable[[Event[T]], li
 
 
 def enqueue_owner(
-    group: str, kind: str, *, only_controller: bool = True
-) -> Callable[[Event[Unstructured]], list[Request]]:
-    """The object's owners of one group and kind need work: those before and those after.
+    resource: Resource, *, only_controller: bool = True
+) -> Callable[[Event[FullMeta]], list[Request]]:
+    """The object's owners of one kind, of any version, need work: those before and those after.
 
     :param only_controller: whether only the owner that is marked as the controller counts
     """
 
-    def owners(obj: Unstructured) -> list[Request]:
-        references = obj.metadata.get("ownerReferences") or ()
+    def owners(obj: FullMeta) -> list[Request]:
         return [
-            Request(obj.namespace, reference["name"])
-            for reference in references
-            if reference.get("kind") == kind
-            and reference.get("apiVersion", "").rpartition("/")[0] == group
-            and (reference.get("controller") or not only_controller)
+            Request(obj.namespace if resource.namespaced else "", reference.name)
+            for reference in obj.owner_references
+            if (reference.group, reference.kind) == (resource.group, resource.kind)
+            and (reference.controller or not only_controller)
         ]
 
     return enqueue_map(owners)

@@ -1,4 +1,9 @@
-"""What the framework needs to know of any object, and an object for those who define no type."""
+"""What the framework needs to know of any object, and two ways to have objects.
+
+``Unstructured`` is any object as plain JSON. ``Typed`` is the base of an author's own types, which
+name the fields that their controller reads; the decoder skips all others. Any other type will do
+that has the properties of ``Meta``.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
+    from typing import Self
 
 
 class Meta(Protocol):
@@ -34,6 +40,36 @@ class Meta(Protocol):
     def labels(self) -> Mapping[str, str]: ...
 
 
+class FullMeta(Meta, Protocol):
+    """The rest of an object's metadata, which only some handlers and predicates need."""
+
+    @property
+    def annotations(self) -> Mapping[str, str]: ...
+
+    @property
+    def generation(self) -> int:
+        """Counts changes of the spec, for the kinds that do; else 0."""
+        ...
+
+    @property
+    def owner_references(self) -> Sequence[OwnerReference]: ...
+
+
+class OwnerReference(msgspec.Struct, rename="camel", frozen=True):
+    """Who owns an object. At most one owner is its controller."""
+
+    api_version: str
+    kind: str
+    name: str
+    uid: str = ""
+    controller: bool | None = None
+
+    @property
+    def group(self) -> str:
+        """Empty for the core group."""
+        return self.api_version.rpartition("/")[0]
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Request:
     """The key of an object: what most controllers put into their queue."""
@@ -48,6 +84,70 @@ class Request:
 def key_of(obj: Meta) -> Request:
     """The object's key."""
     return Request(obj.namespace, obj.name)
+
+
+class ObjectMeta(msgspec.Struct, rename="camel", frozen=True):
+    """The ``metadata`` of a typed object, as far as controllers read it."""
+
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    generation: int = 0
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+    owner_references: tuple[OwnerReference, ...] | None = None
+    deletion_timestamp: str | None = None
+    finalizers: tuple[str, ...] | None = None
+
+
+class Typed(msgspec.Struct, rename="camel", frozen=True):
+    """Base of an author's own types. A field ``ready_replicas`` is ``readyReplicas`` in the JSON.
+
+    Give each field a default that may be absent, and the type ``X | None`` where it may be null.
+    """
+
+    metadata: ObjectMeta
+
+    @classmethod
+    def decode(cls, raw: bytes | msgspec.Raw) -> Self:
+        """Decode an object's JSON.
+
+        :raises msgspec.DecodeError: if a field that is named here is missing or of another type
+        """
+        return msgspec.json.decode(raw, type=cls)
+
+    @property
+    def namespace(self) -> str:
+        return self.metadata.namespace
+
+    @property
+    def name(self) -> str:
+        return self.metadata.name
+
+    @property
+    def uid(self) -> str:
+        return self.metadata.uid
+
+    @property
+    def resource_version(self) -> str:
+        return self.metadata.resource_version
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        return self.metadata.labels or {}
+
+    @property
+    def annotations(self) -> Mapping[str, str]:
+        return self.metadata.annotations or {}
+
+    @property
+    def generation(self) -> int:
+        return self.metadata.generation
+
+    @property
+    def owner_references(self) -> Sequence[OwnerReference]:
+        return self.metadata.owner_references or ()
 
 
 class Unstructured:
@@ -94,6 +194,19 @@ class Unstructured:
     @property
     def labels(self) -> Mapping[str, str]:
         return self.metadata.get("labels") or {}
+
+    @property
+    def annotations(self) -> Mapping[str, str]:
+        return self.metadata.get("annotations") or {}
+
+    @property
+    def generation(self) -> int:
+        return int(self.metadata.get("generation") or 0)
+
+    @property
+    def owner_references(self) -> Sequence[OwnerReference]:
+        found = self.metadata.get("ownerReferences") or ()
+        return msgspec.convert(found, tuple[OwnerReference, ...])
 
     def __repr__(self) -> str:
         return f"Unstructured({self.data.get('kind')} {key_of(self)}@{self.resource_version})"

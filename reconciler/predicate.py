@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from reconciler.event import Event
-from reconciler.meta import Meta, Unstructured
+from reconciler.meta import FullMeta, Meta
 
 T = TypeVar("T", bound=Meta)
 
@@ -45,20 +45,15 @@ def label_changed(event: Event[Meta]) -> bool:
     return changed(event)
 
 
-def generation_changed(event: Event[Unstructured]) -> bool:
+def generation_changed(event: Event[FullMeta]) -> bool:
     """The object's ``metadata.generation`` changed: its spec did, not only its status."""
-    return _metadata_changed("generation", event)
+    changed: Predicate[FullMeta] = _updates(lambda a, b: a.generation != b.generation)
+    return changed(event)
 
 
-def annotation_changed(event: Event[Unstructured]) -> bool:
+def annotation_changed(event: Event[FullMeta]) -> bool:
     """The object's annotations are others than before."""
-    return _metadata_changed("annotations", event)
-
-
-def _metadata_changed(field: str, event: Event[Unstructured]) -> bool:
-    changed: Predicate[Unstructured] = _updates(
-        lambda a, b: a.metadata.get(field) != b.metadata.get(field)
-    )
+    changed: Predicate[FullMeta] = _updates(lambda a, b: a.annotations != b.annotations)
     return changed(event)
 
 

@@ -17,6 +17,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanContext, get_current_span
 
 from reconciler import predicate
+from reconciler.client import Resource
 from reconciler.controller import Controller, Outcome, Result, SyncTimeoutError, TerminalError
 from reconciler.event import Event, EventType
 from reconciler.handler import enqueue_key, enqueue_map, enqueue_object, enqueue_owner
@@ -638,8 +639,15 @@ def test_owners_before_and_after_are_told() -> None:
     before = owned(("apps/v1", "Set", "old", True), ("apps/v1", "Set", "other", False))
     after = owned(("apps/v1", "Set", "new", True), ("batch/v1", "Set", "wrong", True))
     event = changed(before, after)
-    assert enqueue_owner("apps", "Set")(event) == [Request("ns", "old"), Request("ns", "new")]
-    assert Request("ns", "other") in enqueue_owner("apps", "Set", only_controller=False)(event)
+    sets = Resource("apps", "v1beta1", "sets", "Set")
+    assert enqueue_owner(sets)(event) == [Request("ns", "old"), Request("ns", "new")]
+    assert Request("ns", "other") in enqueue_owner(sets, only_controller=False)(event)
+
+
+def test_an_owner_without_a_namespace_has_none_in_its_key() -> None:
+    event = changed(None, owned(("v1", "Node", "node-1", True)))
+    nodes = Resource("", "v1", "nodes", "Node", namespaced=False)
+    assert enqueue_owner(nodes)(event) == [Request("", "node-1")]
 
 
 @pytest.mark.parametrize(
