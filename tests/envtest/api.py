@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import urllib3
+import yaml
 
+from reconciler.testing import ApiServer, Resource
 from tests.envtest.processes import ADMIN
 
 PATIENCE = 20.0
@@ -23,6 +25,8 @@ class Api:
     kubeconfig: Path
     pool: urllib3.PoolManager
     nobody: Path | None = None
+    memory: ApiServer | None = None
+    """The server itself, if it is the in-memory one."""
 
     def request(self, method: str, path: str, body: Any = None, **headers: str) -> Any:
         response = self.pool.request(
@@ -42,3 +46,23 @@ class Api:
 
     def patch(self, path: str, body: Any) -> Any:
         return self.request("PATCH", path, body, **{"Content-Type": "application/merge-patch+json"})
+
+    def define(self, manifest: Path) -> None:
+        """Have a custom resource. Also before it is served, it may be watched."""
+        definition = yaml.safe_load(manifest.read_text())
+        if self.memory is None:
+            path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+            name = definition["metadata"]["name"]
+            self.request(
+                "PATCH",
+                f"{path}/{name}?fieldManager=tests",
+                definition,
+                **{"Content-Type": "application/apply-patch+yaml"},
+            )
+            return
+        spec, version = definition["spec"], definition["spec"]["versions"][0]
+        names = spec["names"]
+        resource = Resource(
+            spec["group"], version["name"], names["plural"], names["kind"], status=True
+        )
+        self.memory.add_resource(resource)

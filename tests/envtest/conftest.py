@@ -38,7 +38,7 @@ def api(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Api]:
         kubeconfig = tmp_path / "kubeconfig"
         kubeconfig.write_text(server.kubeconfig())
         with urllib3.PoolManager() as pool:
-            yield Api(server.url, kubeconfig, pool)
+            yield Api(server.url, kubeconfig, pool, memory=server)
     finally:
         server.stop()
 
