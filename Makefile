@@ -32,6 +32,7 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy docs/reconciler/examples/*.py
 	$(BIN)/lint-imports
 
 wheel-test: setup
