@@ -18,7 +18,8 @@ import urllib3
 
 ADMIN = "admin-token"
 NOBODY = "nobody-token"
-"""Bearer tokens: of a cluster admin, and of a user who may do nothing."""
+GUEST = "guest-token"
+"""Bearer tokens: of a cluster admin, of a user who may do nothing, and of one whom tests let in."""
 
 _PR_SET_PDEATHSIG = 1
 _READY_WITHIN = 60.0
@@ -72,7 +73,9 @@ def real_server(binaries: Path, directory: Path) -> Iterator[RealServer]:
     """
     etcd_port, peer_port, port = _free_ports(3)
     tokens = directory / "tokens.csv"
-    tokens.write_text(f'{ADMIN},admin,admin,"system:masters"\n{NOBODY},nobody,nobody\n')
+    tokens.write_text(
+        f'{ADMIN},admin,admin,"system:masters"\n{NOBODY},nobody,nobody\n{GUEST},guest,guest\n'
+    )
     key = directory / "service-accounts.key"
     subprocess.run(["openssl", "genrsa", "-out", key, "2048"], check=True, capture_output=True)
     etcd: list[Path | str] = [

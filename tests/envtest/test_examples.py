@@ -5,11 +5,8 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
-import os
-import signal
+import re
 import socketserver
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,110 +14,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from reconciler.client import Resource, load
 from reconciler.controller import Result
-from reconciler.event import Event
-from reconciler.informer import Informer
 from reconciler.meta import Request, Unstructured
-from reconciler.stop import Stop
 from reconciler.testing import Refuse
 from tests.envtest.api import PATIENCE, Api
+from tests.envtest.processes import GUEST, RealServer
+from tests.envtest.programs import EXAMPLES, define, program, seeing
 
-EXAMPLES = Path(__file__).parents[2] / "docs" / "reconciler" / "examples"
 CONFIG_MAPS = Resource("", "v1", "configmaps", "ConfigMap")
 WEBSITES = Resource("example.com", "v1", "websites", "Website")
 PROBES = Resource("example.com", "v1", "probes", "Probe")
-DEFINITIONS = Resource(
-    "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition"
-)
-
-
-class Seen:
-    """All that was seen of each object, and waiting until it is as it should be."""
-
-    def __init__(self, informer: Informer[Unstructured]) -> None:
-        self._states: dict[str, list[Any]] = {}
-        self._changed = threading.Condition()
-        informer.add_handler(self._note)
-
-    def _note(self, event: Event[Unstructured]) -> None:
-        with self._changed:
-            state = None if event.new is None else event.new.data
-            self._states.setdefault(event.obj.name, []).append(state)
-            self._changed.notify_all()
-
-    def until(self, name: str, condition: Callable[[Any], object], since: Any = None) -> Any:
-        """Wait until an object, or its absence (``None``), meets the condition.
-
-        :param since: a state of the object; only what it was after that counts
-        """
-        with self._changed:
-            met = self._changed.wait_for(
-                lambda: [state for state in self._after(name, since) if condition(state)], PATIENCE
-            )
-            assert met, f"{name} did not become as expected; it is {self._after(name, None)[-1:]}"
-            return met[-1]
-
-    def _after(self, name: str, since: Any) -> list[Any]:
-        states = self._states.get(name, [])
-        if since is None:
-            return states[-1:]
-        versions = [_version(state) for state in states]
-        return states[versions.index(_version(since)) + 1 :] if _version(since) in versions else []
-
-
-def _version(state: Any) -> str | None:
-    return None if state is None else state["metadata"]["resourceVersion"]
-
-
-@contextmanager
-def seeing(api: Api, resource: Resource, namespace: str | None = None) -> Iterator[Seen]:
-    client = load(str(api.kubeconfig))
-    informer = Informer(client, resource, Unstructured.decode, namespace=namespace)
-    seen, stop = Seen(informer), Stop()
-    thread = threading.Thread(target=informer.run, args=(stop,))
-    thread.start()
-    try:
-        yield seen
-    finally:
-        stop.set()
-        thread.join(PATIENCE)
-
-
-@contextmanager
-def program(api: Api, name: str, log: Path) -> Iterator[None]:
-    """An example runs; at the end it is asked to stop, and must do so without complaint."""
-    with (
-        log.open("wb") as output,
-        subprocess.Popen(
-            [sys.executable, EXAMPLES / name],
-            env={**os.environ, "KUBECONFIG": str(api.kubeconfig)},
-            stderr=output,
-        ) as process,
-    ):
-        try:
-            yield
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(PATIENCE) == 0, log.read_text()
-        finally:
-            process.kill()
-    assert "SIGTERM: stopping" in log.read_text()
-    assert "Traceback" not in log.read_text(), log.read_text()
-
-
-def define(api: Api, manifest: str) -> None:
-    """Have a custom resource, and wait until it is served."""
-    api.define(EXAMPLES / manifest)
-    if api.memory is None:
-        with seeing(api, DEFINITIONS) as definitions:
-            name = manifest.removesuffix("-crd.yaml") + "s.example.com"
-            definitions.until(name, lambda found: found and _established(found))
-
-
-def _established(definition: dict[str, Any]) -> bool:
-    conditions = definition.get("status", {}).get("conditions", ())
-    return any((c["type"], c["status"]) == ("Established", "True") for c in conditions)
 
 
 # -- configmaps.py -----------------------------------------------------------------------------
@@ -336,3 +242,81 @@ def test_a_probe_is_repeated_and_says_why_there_is_no_answer(
         assert "Connect call failed" in refused["status"]["answers"][url]
         api.request("DELETE", f"{path}/web")
         probes.until("web", lambda found: found is None)
+
+
+# -- what each needs to be allowed -------------------------------------------------------------
+
+ROLES = {
+    role["metadata"]["name"]: role
+    for page in EXAMPLES.parent.glob("*.md")
+    for text in re.findall(r"```yaml\n(.*?)```", page.read_text(), re.DOTALL)
+    for role in [yaml.safe_load(text)]
+}
+
+
+@contextmanager
+def granted(api: Api, real: RealServer, name: str) -> Iterator[Path]:
+    """The kubeconfig of a guest, who may do what the guide says that this example needs."""
+    roles = "/apis/rbac.authorization.k8s.io/v1/clusterroles"
+    bindings = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
+    binding = {
+        "metadata": {"name": name},
+        "roleRef": {"kind": "ClusterRole", "name": name},
+        "subjects": [{"kind": "User", "name": "guest"}],
+    }
+    api.request("POST", roles, ROLES[name])
+    api.request("POST", bindings, binding)
+    try:
+        yield real.kubeconfig(GUEST)
+    finally:
+        api.request("DELETE", f"{bindings}/{name}")
+        api.request("DELETE", f"{roles}/{name}")
+
+
+only_real = pytest.mark.parametrize("api", ["real"], indirect=True)  # which looks at roles
+
+
+@only_real
+def test_the_role_of_configmaps_is_enough(
+    api: Api, real_api: RealServer, namespace: str, tmp_path: Path
+) -> None:
+    labels = {"example.com/checksum": "wanted"}
+    config_map = {"metadata": {"name": "a", "labels": labels}, "data": {"a": "1"}}
+    api.request("POST", f"/api/v1/namespaces/{namespace}/configmaps", config_map)
+    with (
+        seeing(api, CONFIG_MAPS, namespace) as config_maps,
+        granted(api, real_api, "configmaps") as guest,
+        program(api, "configmaps.py", tmp_path / "log", guest),
+    ):
+        config_maps.until("a", annotated(checksum(a="1")))
+
+
+@only_real
+def test_the_role_of_owner_is_enough(
+    api: Api, real_api: RealServer, namespace: str, tmp_path: Path
+) -> None:
+    define(api, "website-crd.yaml")
+    path = f"/apis/example.com/v1/namespaces/{namespace}/websites"
+    api.request("POST", path, website("Cats"))
+    with (
+        seeing(api, WEBSITES, namespace) as websites,
+        granted(api, real_api, "owner") as guest,
+        program(api, "owner.py", tmp_path / "log", guest),
+    ):
+        websites.until("home", observed(1))
+
+
+@only_real
+def test_the_role_of_asynchronous_is_enough(
+    api: Api, real_api: RealServer, namespace: str, tmp_path: Path
+) -> None:
+    define(api, "probe-crd.yaml")
+    path = f"/apis/example.com/v1/namespaces/{namespace}/probes"
+    with (
+        answering(together=1) as server,
+        seeing(api, PROBES, namespace) as probes,
+        granted(api, real_api, "asynchronous") as guest,
+        program(api, "asynchronous.py", tmp_path / "log", guest),
+    ):
+        api.request("POST", path, probe("web", 3600, server.url("")))
+        probes.until("web", answers(server.url("")))
