@@ -187,3 +187,9 @@ def test_an_owner_is_written_as_the_api_wants_it(
             "blockOwnerDeletion": True,
         }
     ]
+
+
+def test_a_strange_name_asks_for_nothing_else(
+    config_maps: Objects[Unstructured], namespace: str
+) -> None:
+    assert config_maps.get(Request(namespace, "?limit=1")) is None
