@@ -1,7 +1,8 @@
 """The cluster's objects, slimmed to the fields that enforcement reads.
 
 Decoding goes straight from the API server's JSON bytes into these; whatever is not named here is
-skipped by the decoder and never allocated. Unknown fields are ignored, as the API does.
+skipped by the decoder and never allocated. Unknown fields are ignored, as the API does. What many
+pods have in common, as the labels of a deployment's, they share; a table of limited size finds it.
 
 A policy's ``spec`` stays plain JSON, since a policy that we cannot understand must still isolate
 the pods that it selects: ``npc.policy`` reads it field by field.
@@ -9,11 +10,13 @@ the pods that it selects: ``npc.policy`` reads it field by field.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import msgspec
 
 _NO_LABELS: dict[str, str] = {}
+_REMEMBERED = 2048
 
 
 class NamedPort(msgspec.Struct, frozen=True):
@@ -132,6 +135,24 @@ _namespace_decoder = msgspec.json.Decoder(_Namespace)
 _policy_decoder = msgspec.json.Decoder(_NetworkPolicy)
 
 
+# Each gives back its argument, or an equal one that was met before.
+
+
+@lru_cache(_REMEMBERED)
+def _text(value: str) -> str:
+    return value
+
+
+@lru_cache(_REMEMBERED)
+def _labels(items: tuple[tuple[str, str], ...]) -> dict[str, str]:
+    return dict(items)
+
+
+@lru_cache(_REMEMBERED)
+def _ports(ports: tuple[NamedPort, ...]) -> tuple[NamedPort, ...]:
+    return ports
+
+
 def decode_pod(raw: bytes | msgspec.Raw) -> Pod:
     """Decode one v1 Pod.
 
@@ -141,16 +162,16 @@ def decode_pod(raw: bytes | msgspec.Raw) -> Pod:
     meta, spec, status = pod.metadata, pod.spec, pod.status
     listed = tuple(entry.ip for entry in status.pod_ips or () if entry.ip)
     return Pod(
-        namespace=meta.namespace,
+        namespace=_text(meta.namespace),
         name=meta.name,
         uid=meta.uid,
         resource_version=meta.resource_version,
-        labels=meta.labels or _NO_LABELS,
-        node=spec.node_name or "",
-        phase=status.phase or "",
+        labels=_labels(tuple(meta.labels.items())) if meta.labels else _NO_LABELS,
+        node=_text(spec.node_name or ""),
+        phase=_text(status.phase or ""),
         host_network=bool(spec.host_network),
         ips=listed or ((status.pod_ip,) if status.pod_ip else ()),
-        named_ports=_named_ports(spec),
+        named_ports=_ports(_named_ports(spec)),
         created=meta.creation_timestamp or "",
     )
 

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from typing import Any
 
 import msgspec
 import pytest
 
-from npc.api import NamedPort, decode_namespace, decode_pod, decode_policy
+from npc.api import NamedPort, Pod, decode_namespace, decode_pod, decode_policy
+from reconciler.store import Store
 
 
 def raw(obj: Any) -> bytes:
     return json.dumps(obj).encode()
 
 
-POD = {
+POD: dict[str, Any] = {
     "apiVersion": "v1",
     "kind": "Pod",
     "metadata": {
@@ -81,6 +83,35 @@ def test_a_pod_that_has_nothing_yet() -> None:
 def test_the_single_address_counts_where_there_is_no_list() -> None:
     pod = decode_pod(raw({"metadata": {"name": "a"}, "status": {"podIP": "10.0.0.1"}}))
     assert pod.ips == ("10.0.0.1",)
+
+
+def test_a_thousand_pods_of_a_few_deployments_take_less_than_a_kilobyte_each() -> None:
+    labels = {f"app.kubernetes.io/{word}": f"{word}-of-a-pod" for word in ("name", "part", "tier")}
+    cluster = [
+        raw(
+            {
+                **POD,
+                "metadata": {
+                    **POD["metadata"],
+                    "name": f"web-7c9d8b6f5-{number}",
+                    "uid": f"5b0a6f3e-0000-4000-8000-{number:012}",
+                    "resourceVersion": str(1000 + number),
+                    "labels": {**labels, "app": f"app-{number % 10}"},
+                },
+                "status": {"phase": "Running", "podIP": f"10.0.{number // 250}.{number % 250}"},
+            }
+        )
+        for number in range(1000)
+    ]
+    store: Store[Pod] = Store()
+    tracemalloc.start()
+    try:
+        for data in cluster:
+            store.put(decode_pod(data))
+        used, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert used / len(cluster) < 1024
 
 
 def test_a_namespace_and_a_policy() -> None:
