@@ -31,7 +31,7 @@ class Child:
             text=True,
         )
 
-    def call(self, name: str, **arguments: object) -> Any:
+    def call(self, name: str, /, **arguments: object) -> Any:
         """Call a function of the child and wait for what it returns.
 
         :raises RuntimeError: if the child has died
@@ -39,7 +39,7 @@ class Child:
         self.send(name, **arguments)
         return self.receive()
 
-    def send(self, name: str, **arguments: object) -> None:
+    def send(self, name: str, /, **arguments: object) -> None:
         """Call a function of the child; ``receive`` waits for what it returns."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps([name, arguments]) + "\n")

@@ -1,20 +1,96 @@
-"""An informer as a child: ``ours``, ``ours-unstructured`` or the official client's, ``official``.
+"""An informer as a child: ``slim``, ``unstructured`` or the official client's, ``official``.
 
 Each imports only what it needs, so that its memory is what a program with such an informer has.
 """
 
 from __future__ import annotations
 
+import gc
+import logging
 import sys
 import threading
 import time
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rig.child import serve, usage
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Informer(Protocol):
+    """An informer of all pods; ``handler`` is told of every event."""
+
+    def start(self) -> None: ...
+    def stop(self) -> None: ...
+    def add_slow_handler(self, handler: Callable[[object], None]) -> None:
+        """Tell it too, in the way that the informer has for handlers that block."""
+        ...
+
+    def labels(self, namespace: str, name: str) -> dict[str, str]:
+        """The labels that a pod has in the store."""
+        ...
+
+
+class Ours:
+    """``reconciler.informer.Informer``."""
+
+    def __init__(self, kubeconfig: str, handler: Callable[[object], None], *, slim: bool) -> None:
+        from npc.api import decode_pod
+        from reconciler.client import Resource, load
+        from reconciler.informer import Informer
+        from reconciler.meta import Unstructured
+        from reconciler.stop import Stop
+
+        client = load(kubeconfig)
+        client.list(Resource("", "v1", "namespaces", "Namespace", namespaced=False), None, {})
+        self._stop = Stop()
+        decode: Any = decode_pod if slim else Unstructured.decode
+        self._informer: Informer[Any] = Informer(client, Resource("", "v1", "pods", "Pod"), decode)
+        self._informer.add_handler(handler)
+        self._thread = threading.Thread(target=self._informer.run, args=(self._stop,))
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def add_slow_handler(self, handler: Callable[[object], None]) -> None:
+        self._informer.add_handler(handler, blocking=True)
+
+    def labels(self, namespace: str, name: str) -> dict[str, str]:
+        found = self._informer.store.get(namespace, name)
+        return dict(found.labels) if found else {}
+
+
+class Official:
+    """``kubernetes.informer.SharedInformer``."""
+
+    def __init__(self, kubeconfig: str, handler: Callable[[object], None]) -> None:
+        from kubernetes import client, config
+        from kubernetes.informer import SharedInformer
+
+        config.load_kube_config(kubeconfig)
+        api = client.CoreV1Api()
+        api.list_namespace()
+        self._informer = SharedInformer(api.list_pod_for_all_namespaces)
+        self.start = self._informer.start
+        self.stop = self._informer.stop
+        self.add_slow_handler(handler)
+
+    def add_slow_handler(self, handler: Callable[[object], None]) -> None:
+        for event in ("ADDED", "MODIFIED", "DELETED"):
+            self._informer.add_event_handler(event, handler)
+
+    def labels(self, namespace: str, name: str) -> dict[str, str]:
+        found = self._informer.cache.get_by_key(f"{namespace}/{name}")
+        return found.metadata.labels if found else {}
+
 
 class Counter:
-    """What the handlers were told, by number."""
+    """What the informer has told."""
 
     def __init__(self) -> None:
         self.events = 0
@@ -34,73 +110,26 @@ class Counter:
         self._reached.clear()
 
 
-class Contestant(Protocol):
-    """An informer of all pods."""
-
-    def start(self) -> None: ...
-    def stop(self) -> None: ...
-
-
-class Ours:
-    """``reconciler.informer.Informer``."""
-
-    def __init__(self, kubeconfig: str, *, slim: bool, handler: Counter) -> None:
-        from npc.api import decode_pod
-        from reconciler.client import Resource, load
-        from reconciler.informer import Informer
-        from reconciler.meta import Unstructured
-        from reconciler.stop import Stop
-
-        client = load(kubeconfig)
-        client.list(Resource("", "v1", "namespaces", "Namespace", namespaced=False), None, {})
-        self._stop = Stop()
-        decode: Any = decode_pod if slim else Unstructured.decode
-        self.informer: Informer[Any] = Informer(client, Resource("", "v1", "pods", "Pod"), decode)
-        self.informer.add_handler(handler)
-        self._thread = threading.Thread(target=self.informer.run, args=(self._stop,))
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._stop.set()
-        self._thread.join()
-
-
-class Official:
-    """``kubernetes.informer.SharedInformer``."""
-
-    def __init__(self, kubeconfig: str, *, handler: Counter) -> None:
-        from kubernetes import client, config
-        from kubernetes.informer import ADDED, DELETED, MODIFIED, SharedInformer
-
-        config.load_kube_config(kubeconfig)
-        api = client.CoreV1Api()
-        api.list_namespace()
-        self.informer = SharedInformer(api.list_pod_for_all_namespaces)
-        for event in (ADDED, MODIFIED, DELETED):
-            self.informer.add_event_handler(event, handler)
-
-    def start(self) -> None:
-        self.informer.start()
-
-    def stop(self) -> None:
-        self.informer.stop()
-
-
 def main(kind: str, kubeconfig: str) -> None:
-    counter = Counter()
-    contestant: Contestant = (
-        Official(kubeconfig, handler=counter)
-        if kind == "official"
-        else Ours(kubeconfig, slim=kind == "ours", handler=counter)
-    )
+    # Faults are injected on purpose: what is logged of them is counted, not shown.
+    logging.basicConfig(handlers=[logging.NullHandler()])
+    told = Counter()
+    informer: Informer
+    if kind == "official":
+        informer = Official(kubeconfig, told)
+    else:
+        informer = Ours(kubeconfig, told, slim=kind == "slim")
+    gc.collect()
 
-    def sync(pods: int) -> dict[str, Any]:
-        """Start, and wait until so many pods are stored and told."""
+    def start() -> None:
+        """Begin to follow the server."""
+        informer.start()
+
+    def sync(pods: int) -> dict[str, float]:
+        """Start, and wait until so many pods are stored and told; memory is in bytes."""
         before, started = usage(), time.perf_counter()
-        contestant.start()
-        counter.wait(pods)
+        informer.start()
+        told.wait(pods)
         seconds = time.perf_counter() - started
         time.sleep(1)  # until what was needed for the start has been given back
         after = usage()
@@ -108,18 +137,44 @@ def main(kind: str, kubeconfig: str) -> None:
             "seconds": seconds,
             "cpu": after["cpu"] - before["cpu"],
             "peak": after["peak"],
-            "peak growth": after["peak"] - before["rss"],
             "rss": after["rss"],
             "growth": after["rss"] - before["rss"],
         }
 
+    def told_of(events: int) -> float:
+        """Wait until so many events have been told since the start; CPU seconds so far."""
+        told.wait(events)
+        return usage()["cpu"]
+
+    def lag(seconds: float, namespace: str, name: str) -> float:
+        """Block a handler for so long; the oldest that the pod's label ``written`` gets, in
+        seconds.
+        """
+        blocked = threading.Event()
+
+        def block(_event: object) -> None:
+            if not blocked.is_set():
+                blocked.set()
+                time.sleep(seconds)
+
+        informer.add_slow_handler(block)
+        blocked.wait()
+        oldest = 0.0
+        end = time.monotonic() + seconds
+        while (now := time.monotonic()) < end:
+            written = informer.labels(namespace, name).get("written")
+            if written is not None:
+                oldest = max(oldest, now - float(written))
+            time.sleep(0.01)
+        return oldest
+
     def stop() -> float:
         """Seconds until it has stopped."""
         started = time.perf_counter()
-        contestant.stop()
+        informer.stop()
         return time.perf_counter() - started
 
-    serve(sync, stop)
+    serve(start, sync, told_of, lag, stop)
 
 
 if __name__ == "__main__":
