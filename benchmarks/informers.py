@@ -208,7 +208,7 @@ def main() -> None:
                 start(table, "kube-apiserver", real, PODS, size)
         server = stack.enter_context(Child("rig.memory_server"))
         setting = Setting(server, folder / "memory.kubeconfig", table)
-        server.call("start", kubeconfig=str(setting.kubeconfig))
+        server.call("start", kubeconfig=str(setting.kubeconfig), history=2 * BURST)
         size = server.call("fill", pods=GROWTH[0])
         stopping(setting, GROWTH[0])
         blocked(setting, GROWTH[0], options.block)

@@ -243,7 +243,7 @@ class Reflector:
                 _log.info("watching %s: %s; listing instead", self._resource, error)
                 self._watch_list = False
                 return None
-            if error.expired or error.version_too_large:
+            if query["resourceVersion"] and (error.expired or error.version_too_large):
                 self._refused = True
             elif error.status != 429:
                 self._list_next = True

@@ -69,13 +69,14 @@ class Official:
     """``kubernetes.informer.SharedInformer``."""
 
     def __init__(self, kubeconfig: str, handler: Callable[[object], None]) -> None:
-        from kubernetes import client, config
-        from kubernetes.informer import SharedInformer
+        import kubernetes
+        import kubernetes.informer
 
-        config.load_kube_config(kubeconfig)
-        api = client.CoreV1Api()
+        library: Any = kubernetes  # hardly typed
+        library.config.load_kube_config(kubeconfig)
+        api = library.client.CoreV1Api()
         api.list_namespace()
-        self._informer = SharedInformer(api.list_pod_for_all_namespaces)
+        self._informer = library.informer.SharedInformer(api.list_pod_for_all_namespaces)
         self.start = self._informer.start
         self.stop = self._informer.stop
         self.add_slow_handler(handler)
@@ -86,7 +87,7 @@ class Official:
 
     def labels(self, namespace: str, name: str) -> dict[str, str]:
         found = self._informer.cache.get_by_key(f"{namespace}/{name}")
-        return found.metadata.labels if found else {}
+        return dict(found.metadata.labels) if found else {}
 
 
 class Counter:

@@ -8,17 +8,20 @@ from pathlib import Path
 
 from reconciler.testing import ApiServer, EndWatch, Refuse
 from rig.child import serve
+from rig.churn import Churn
 from rig.pods import namespaces, pod
 
 _SAMPLE = 0.002
 
-_server = ApiServer(history=200_000)
+_server: ApiServer
+_churn: Churn
 _pods: list[tuple[str, str]] = []
 
 
-def start(kubeconfig: str) -> None:
-    """Serve, and write a kubeconfig to that path."""
-    _server.start()
+def start(kubeconfig: str, history: int) -> None:
+    """Serve, remember so many events, and write a kubeconfig to that path."""
+    global _server
+    _server = ApiServer(history=history).start()
     Path(kubeconfig).write_text(_server.kubeconfig())
 
 
@@ -44,7 +47,7 @@ def burst(events: int) -> None:
 
 
 def tick(seconds: float, rate: float) -> None:
-    """For so long, ``rate`` times a second, write the time into the first pod's label ``written``."""
+    """For so long, so often a second, write the time into the first pod's label ``written``."""
     namespace, name = _pods[0]
     end = time.monotonic() + seconds
     while (now := time.monotonic()) < end:
@@ -85,5 +88,23 @@ def observe(seconds: float) -> dict[str, object]:
     return {"watches": watches, "lists": lists, "connections": connections}
 
 
+def version() -> int:
+    """The version of the last write."""
+    return _server.resource_version
+
+
+def churn(seconds: float, updates: float, jobs: float) -> None:
+    """Begin to change pods, ``updates`` a second, and to run jobs, ``jobs`` a minute."""
+    global _churn
+    _churn = Churn(_server, _pods, seconds=seconds, updates=updates, jobs=jobs)
+    _churn.thread.start()
+
+
+def churned() -> int:
+    """Wait until the churn is over; the version of its last write."""
+    _churn.thread.join()
+    return version()
+
+
 if __name__ == "__main__":
-    serve(start, fill, burst, tick, fail_watches, recover, observe)
+    serve(start, fill, burst, tick, fail_watches, recover, observe, version, churn, churned)

@@ -435,6 +435,13 @@ def test_a_version_that_is_refused_is_not_asked_for_again() -> None:
         assert versions == ["", "7", "7", "", "9"]
 
 
+@pytest.mark.parametrize("refusal", [ApiError(410, "Expired", "too old"), TOO_LARGE])
+def test_a_server_that_refuses_even_the_newest_version_is_listed(refusal: ApiError) -> None:
+    with running(refusal, page(version=5), watch_list=True) as run:
+        run.step_until_calls("watch list watch")
+        assert run.clock.now() >= 0.8
+
+
 def test_a_stop_ends_the_wait_for_all_objects() -> None:
     with running(Lines(event("ADDED", widget("a", 1)), stay=True), watch_list=True) as run:
         run.until_it_waits()
