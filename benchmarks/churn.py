@@ -40,18 +40,19 @@ class Contestant:
     rss: list[float] = field(default_factory=list)
     """In MB, at each of the minutes."""
     lags: list[float] = field(default_factory=list)
-    """The greatest since the sample before, in seconds."""
+    """In seconds, the greatest since the sample before: of what was stored meanwhile, from its
+    writing to its storing; and how much older than the server's last update the store's is."""
     behind: list[int] = field(default_factory=list)
     """Writes of the server that the store does not have."""
     syncs: int = 0
     pending: int = 0
 
-    def sample(self, minute: float, version: int) -> None:
-        """Look at it."""
+    def sample(self, minute: float, version: int, written: float) -> None:
+        """Look at it, when the server has just been at this version and time."""
         seen = self.child.call("sample")
         self.minutes.append(minute)
         self.rss.append(seen["rss"] / MB)
-        self.lags.append(seen["lag"])
+        self.lags.append(max(seen["delay"], written - seen["written"]))
         self.behind.append(max(0, version - seen["version"]))
         self.syncs = seen["syncs"]
         self.pending = seen["pending"]
@@ -82,10 +83,10 @@ def watch(server: Child, contestants: list[Contestant], minutes: float) -> int:
     printed = 0
     while (passed := time.monotonic() - began) < minutes * 60:
         time.sleep(SAMPLE - passed % SAMPLE)
-        version = server.call("version")
+        version, written = server.call("written")
         minute = (time.monotonic() - began) / 60
         for contestant in contestants:
-            contestant.sample(minute, version)
+            contestant.sample(minute, version, written)
         if int(minute) > printed:
             printed = int(minute)
             print(f"{printed:>6}" + "".join(f"  | {c}" for c in contestants), flush=True)

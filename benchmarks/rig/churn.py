@@ -47,6 +47,8 @@ class Churn:
         self._order = count()
         self._updates = self._jobs = 0
         self._update_every, self._job_every = 1 / updates, 60 / jobs
+        self.written = 0.0
+        """When the last update was written."""
         self.thread = threading.Thread(target=self._run)
 
     def _run(self) -> None:
@@ -65,7 +67,9 @@ class Churn:
     def _update(self, at: float) -> None:
         namespace, name = self._names[self._updates % len(self._names)]
         self._updates += 1
-        self._patch(namespace, name, {"metadata": {"labels": {"written": _now()}}})
+        now = time.monotonic()
+        self._patch(namespace, name, {"metadata": {"labels": {"written": f"{now:.3f}"}}})
+        self.written = now
         self._at(at + self._update_every, self._update)
 
     def _begin_job(self, at: float) -> None:
@@ -73,7 +77,6 @@ class Churn:
         self._jobs += 1
         status = obj["status"]
         obj["metadata"]["namespace"] = _NAMESPACE
-        obj["metadata"]["labels"]["written"] = _now()
         obj["spec"]["restartPolicy"] = "Never"
         obj["status"] = {"phase": "Pending"}
         name = obj["metadata"]["name"]
@@ -87,7 +90,3 @@ class Churn:
 
     def _patch(self, namespace: str, name: str, change: dict[str, Any]) -> None:
         self._server.patch("pods", name, change, namespace)
-
-
-def _now() -> str:
-    return f"{time.monotonic():.3f}"

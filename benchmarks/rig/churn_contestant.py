@@ -13,21 +13,20 @@ from rig.child import serve, usage
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_LOOK = 0.02
-
 
 class Progress:
     """How far the store is, and the syncs. ``version`` is the server's, here a number."""
 
     def __init__(self, sync_seconds: float) -> None:
         self.version = 0
-        self.lag = 0.0
-        """The greatest since it was last asked for."""
+        self.written = 0.0
+        """When the newest change in the store was written, by ``time.monotonic``."""
+        self.delay = 0.0
+        """From a change's writing to its storing, the greatest since it was last asked for."""
         self.syncs: list[int] = []
         """Of each sync that has ended, the version that the store had when it began."""
         self.most_at_once = 0
         self.synced = threading.Event()
-        self._written: float | None = None
         self._seconds = sync_seconds
         self._running = 0
         self._lock = threading.Lock()
@@ -35,9 +34,10 @@ class Progress:
     def stored(self, version: str, labels: dict[str, str] | None) -> None:
         """A change is in the store."""
         self.version = max(self.version, int(version))
-        written = (labels or {}).get("written")
-        if written:
-            self._written = float(written)
+        written = float((labels or {}).get("written", 0))
+        if written > self.written:
+            self.written = written
+            self.delay = max(self.delay, time.monotonic() - written)
 
     def sync(self) -> None:
         """What takes so long."""
@@ -50,13 +50,6 @@ class Progress:
             self._running -= 1
             self.syncs.append(version)
         self.synced.set()
-
-    def look(self) -> None:
-        """Note, for ever, how old the newest change in the store is."""
-        while True:
-            time.sleep(_LOOK)
-            if self._written is not None:
-                self.lag = max(self.lag, time.monotonic() - self._written)
 
 
 def controller(kubeconfig: str, progress: Progress) -> Callable[[], int]:
@@ -155,14 +148,14 @@ def main(kind: str, kubeconfig: str, pods: str, sync_seconds: str) -> None:
             pending = official(kubeconfig, int(pods), progress)
         else:
             pending = {"controller": controller, "blocking": blocking}[kind](kubeconfig, progress)
-        threading.Thread(target=progress.look, daemon=True).start()
 
     def sample() -> dict[str, float]:
-        """What is true now; ``lag`` is the greatest since the sample before."""
-        lag, progress.lag = progress.lag, 0.0
+        """What is true now; ``delay`` is the greatest since the sample before."""
+        delay, progress.delay = progress.delay, 0.0
         return {
             "rss": usage()["rss"],
-            "lag": lag,
+            "delay": delay,
+            "written": progress.written,
             "version": progress.version,
             "syncs": len(progress.syncs),
             "pending": pending(),
