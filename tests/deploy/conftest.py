@@ -42,7 +42,7 @@ class Cluster:
         return response.status, None if watch else json.loads(response.data)
 
     def apply(self, manifest: Manifest, *, dry_run: bool) -> None:
-        """Server-side apply, as strict as the server can be; fails on warnings' causes too.
+        """Server-side apply, as strict as the server can be.
 
         :raises AssertionError: if the server refuses; its reason is in the message
         """
@@ -64,11 +64,9 @@ class Cluster:
             for resource in answer["resources"]
             if resource["kind"] == manifest["kind"] and "/" not in resource["name"]
         ]
-        namespace = f"/namespaces/{manifest['metadata']['namespace']}"
-        return (
-            f"{root}{namespace if resource['namespaced'] else ''}"
-            f"/{resource['name']}/{manifest['metadata']['name']}"
-        )
+        metadata = manifest["metadata"]
+        place = f"{root}/namespaces/{metadata['namespace']}" if resource["namespaced"] else root
+        return f"{place}/{resource['name']}/{metadata['name']}"
 
 
 @pytest.fixture(scope="session")
