@@ -102,7 +102,8 @@ def _failure(argv: Sequence[str], stdin: str, code: int, stderr: str) -> Datapla
     if _LOCKED in stderr:
         return ToolError(f"{message} [held by another program for {LOCK_SECONDS} s]", stderr)
     if _NO_ROOT.search(stderr):
-        return MissingToolError(f"{message} [needs root, or the capability CAP_NET_ADMIN]")
+        needs = "needs root with CAP_NET_ADMIN, and CAP_NET_RAW for iptables-legacy"
+        return MissingToolError(f"{message} [{needs}]")
     if _NO_KERNEL.search(stderr):
         return MissingToolError(f"{message} [this kernel lacks what it needs]")
     found = _LINE.search(stderr)

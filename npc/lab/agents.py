@@ -61,11 +61,12 @@ class Agent:
         # The lock that iptables takes is a file, so without this all nodes would share one.
         self.environment = {"XTABLES_LOCKFILE": str(directory / f"xtables-{node}.lock")}
         """What the next start has in its environment besides ours."""
+        self.program = [sys.executable, "-m", "npc"]
+        """What the next start runs: npc, or a command that becomes npc in the same process."""
         self._namespace = namespace
-        self._command = [
-            *("ip", "netns", "exec", namespace),
-            *("setpriv", "--pdeathsig", "KILL"),
-            *(sys.executable, "-m", "npc", "run"),
+        self._prefix = ["ip", "netns", "exec", namespace, "setpriv", "--pdeathsig", "KILL"]
+        self._arguments = [
+            "run",
             *("--kubeconfig", str(kubeconfig), "--node-name", node),
             *("--families", "dual" if len(families) > 1 else families[0].name.lower()),
             *("--backend", enforcement.backend, "--iptables-mode", enforcement.mode),
@@ -79,7 +80,7 @@ class Agent:
         self._asked = False
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [*self._command, *self.options],
+                [*self._prefix, *self.program, *self._arguments, *self.options],
                 env=os.environ | self.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
