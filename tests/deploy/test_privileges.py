@@ -13,7 +13,7 @@ pytestmark = pytest.mark.netns
 MODES = ["nft", "legacy"]
 
 
-def _capabilities() -> list[str]:
+def capabilities() -> list[str]:
     daemon_set = pick(kustomize(KUSTOMIZE / "base"), "DaemonSet")
     [container] = daemon_set["spec"]["template"]["spec"]["containers"]
     added: list[str] = container["securityContext"]["capabilities"]["add"]
@@ -36,7 +36,7 @@ def test_the_capabilities_suffice(mode: str) -> None:
     with small_cluster(mode) as lab:
         agent = lab.agents["node-1"]
         agent.stop()
-        agent.program = [*confined(_capabilities()), *agent.program]
+        agent.program = [*confined(capabilities()), *agent.program]
         agent.start()
         lab.apply(policy(80))
         lab.settle()
@@ -50,7 +50,7 @@ def test_each_capability_is_needed(lost: str, mode: str) -> None:
     with small_cluster(mode) as lab:
         agent = lab.agents["node-1"]
         agent.stop()
-        left = [name for name in _capabilities() if name != lost]
+        left = [name for name in capabilities() if name != lost]
         agent.program = [*confined(left), *agent.program]
         agent.start()
         lab.apply(policy(80))
