@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.deploy.conftest import Cluster
 from tests.deploy.manifests import KUSTOMIZE, kustomize, overlays
+from tests.deploy.tools import tool
 
 AGENT = "system:serviceaccount:kube-system:npc"
 SOMEBODY_ELSE = "system:serviceaccount:kube-system:default"
+
+MONITORING = "monitoring.coreos.com/v1"
 
 LISTED = [
     "/api/v1/pods",
@@ -39,7 +44,10 @@ REFUSED = [
 
 @pytest.mark.parametrize("directory", overlays(), ids=lambda path: path.name)
 def test_the_server_accepts_every_manifest(cluster: Cluster, directory: Path) -> None:
-    for manifest in kustomize(directory):
+    manifests = kustomize(directory)
+    if any(manifest["apiVersion"] == MONITORING for manifest in manifests):
+        _define_monitoring(cluster)
+    for manifest in manifests:
         cluster.apply(manifest, dry_run=True)
 
 
@@ -75,6 +83,17 @@ def test_the_server_counts_no_further_right(granted: Cluster) -> None:
         ("list", "networking.k8s.io", "networkpolicies"),
         ("watch", "networking.k8s.io", "networkpolicies"),
     }
+
+
+def _define_monitoring(cluster: Cluster) -> None:
+    """Teach the server the kinds of Prometheus' operator, as that itself defines them."""
+    for plural in ("podmonitors", "prometheusrules"):
+        definition = tool("crds") / f"monitoring.coreos.com_{plural}.yaml"
+        cluster.apply(yaml.safe_load(definition.read_text()), dry_run=False)
+    deadline = time.monotonic() + 20
+    while cluster.request("GET", f"/apis/{MONITORING}/podmonitors")[0] != 200:
+        assert time.monotonic() < deadline, "the server does not serve the new kinds"
+        time.sleep(0.05)
 
 
 def _rules(cluster: Cluster, user: str) -> set[tuple[str, ...]]:

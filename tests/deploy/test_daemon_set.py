@@ -13,6 +13,7 @@ from npc import cli
 from reconciler.health import HealthServer
 from reconciler.stop import Stop
 from tests.deploy.manifests import Manifest, kustomize, overlays, pick
+from tests.deploy.pods import arguments, environment
 
 
 @pytest.fixture(params=overlays(), ids=lambda path: path.name)
@@ -36,10 +37,10 @@ def container(pod: dict[str, Any]) -> dict[str, Any]:
 def test_the_program_understands_the_arguments(
     container: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    environment = _environment(container)
-    for name, value in environment.items():
+    known = environment(container)
+    for name, value in known.items():
         monkeypatch.setenv(name, value)
-    args = cli._parser().parse_args(_arguments(container, environment))
+    args = cli._parser().parse_args(arguments(container, known))
     assert args.command is cli._run
     assert args.node_name == "node-1"
 
@@ -48,8 +49,8 @@ def test_probes_ask_for_pages_that_are_there(
     container: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each probe's host, port and path, with the address that the arguments make it listen on."""
-    environment = _environment(container)
-    args = cli._parser().parse_args(_arguments(container, environment))
+    known = environment(container)
+    args = cli._parser().parse_args(arguments(container, known))
     host, port = args.health_address
     server = HealthServer(("127.0.0.1", 0))
     stop = Stop()
@@ -60,7 +61,7 @@ def test_probes_ask_for_pages_that_are_there(
         for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
             get = container[probe]["httpGet"]
             # Without a host the kubelet asks the pod's address, here the node's.
-            assert get.get("host", environment["HOST_IP"]) == host
+            assert get.get("host", known["HOST_IP"]) == host
             assert ports[get["port"]] == port
             connection = http.client.HTTPConnection(*server.address, timeout=10)
             connection.request("GET", get["path"])
@@ -84,7 +85,9 @@ def test_it_has_no_more_privileges_than_netfilter_takes(
     assert "privileged" not in context
     assert context["allowPrivilegeEscalation"] is False
     assert context["readOnlyRootFilesystem"] is True
-    assert context["capabilities"] == {"drop": ["ALL"], "add": ["NET_ADMIN", "NET_RAW"]}
+    without_iptables = "--backend=nftables" in container["args"]
+    needed = ["NET_ADMIN"] if without_iptables else ["NET_ADMIN", "NET_RAW"]
+    assert context["capabilities"] == {"drop": ["ALL"], "add": needed}
     assert (context["runAsUser"], context["runAsGroup"]) == (0, 0)
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     assert "hostPID" not in pod
@@ -121,34 +124,3 @@ def test_an_update_leaves_most_nodes_alone(daemon_set: Manifest) -> None:
     assert strategy == {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "10%"}}
     selector = daemon_set["spec"]["selector"]["matchLabels"].items()
     assert selector <= daemon_set["spec"]["template"]["metadata"]["labels"].items()
-
-
-# What the kubelet would put in, for one node.
-_FIELDS = {
-    "spec.nodeName": "node-1",
-    "metadata.name": "npc-abcde",
-    "status.hostIP": "192.0.2.1",
-}
-
-
-def _environment(container: dict[str, Any]) -> dict[str, str]:
-    """The container's environment as the kubelet expands it, in order."""
-    environment: dict[str, str] = {}
-    for variable in container["env"]:
-        if "valueFrom" in variable:
-            value = _FIELDS[variable["valueFrom"]["fieldRef"]["fieldPath"]]
-        else:
-            value = _expand(variable["value"], environment)
-        environment[variable["name"]] = value
-    return environment
-
-
-def _arguments(container: dict[str, Any], environment: dict[str, str]) -> list[str]:
-    return [_expand(argument, environment) for argument in container["args"]]
-
-
-def _expand(text: str, environment: dict[str, str]) -> str:
-    for name, value in environment.items():
-        text = text.replace(f"$({name})", value)
-    assert "$(" not in text, f"a variable that does not come before: {text}"
-    return text
