@@ -691,3 +691,12 @@ def test_a_view_decides_what_is_a_change() -> None:
     assert not seen(changed(obj(labels={"app": "x"}), obj(labels={"app": "x", "b": "c"})))
     assert seen(changed(obj(labels={"app": "x"}), obj()))
     assert seen(changed(obj(labels={"app": "x"}), None))
+
+
+def test_who_leads_is_shown() -> None:
+    instruments, read = counting()
+    leads = [False]
+    instruments.leader("lock", lambda: leads[0])
+    assert read()["leader_election_master_status"] == {"": 0}
+    leads[0] = True
+    assert read()["leader_election_master_status"] == {"": 1}
