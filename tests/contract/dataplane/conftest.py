@@ -1,4 +1,4 @@
-"""A node of its own for every test: a network namespace, in one mode, for one family."""
+"""A node of its own for every test: a network namespace, with one dataplane, for one family."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from npc.dataplane.mode import Mode
 from npc.ruleset import Family
 from tests.contract.dataplane.netns import Namespace
-from tests.contract.dataplane.node import Node, Wrapped
+from tests.contract.dataplane.node import VARIANTS, Node, Wrapped, make_node
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,9 +25,10 @@ def namespace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Names
         yield own
 
 
-@pytest.fixture(params=list(Mode), ids=lambda mode: mode.value)
-def mode(request: pytest.FixtureRequest) -> Mode:
-    value: Mode = request.param
+@pytest.fixture(params=VARIANTS)
+def variant(request: pytest.FixtureRequest) -> str:
+    """The name of a dataplane."""
+    value: str = request.param
     return value
 
 
@@ -39,14 +39,14 @@ def family(request: pytest.FixtureRequest) -> Family:
 
 
 @pytest.fixture
-def node(namespace: Namespace, mode: Mode, family: Family) -> Node:
-    return Node(mode, family)
+def node(namespace: Namespace, variant: str, family: Family) -> Node:
+    return make_node(variant, family)
 
 
 @pytest.fixture
-def node4(namespace: Namespace, mode: Mode) -> Node:
+def node4(namespace: Namespace, variant: str) -> Node:
     """For what does not depend on the family."""
-    return Node(mode, Family.IPV4)
+    return make_node(variant, Family.IPV4)
 
 
 @pytest.fixture

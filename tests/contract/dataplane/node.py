@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from npc.dataplane.mode import Mode, tool
+from npc.dataplane.nft.layout import TABLE
+from npc.dataplane.nftables import NftablesDataplane
 from npc.dataplane.restore import RestoreDataplane
 from npc.dataplane.tools import run_tool
 from npc.plan import make_plan
@@ -20,25 +22,42 @@ if TYPE_CHECKING:
 
     import pytest
 
+    from npc.dataplane import Dataplane
+    from npc.dataplane.tools import Run
     from npc.plan import FamilyState, Plan
     from npc.ruleset import Ruleset
 
 
+IPTABLES = {"nft": Mode.NFT, "legacy": Mode.LEGACY}
+"""The dataplanes of iptables, by the mode in which it shows their rules."""
+
+VARIANTS = {**IPTABLES, "nftables": Mode.NFT}
+"""Every dataplane, by the mode of iptables that other programs use beside it."""
+
+
+def make_dataplane(variant: str, family: Family, run: Run = run_tool) -> Dataplane:
+    """A dataplane that remembers nothing."""
+    if variant == "nftables":
+        return NftablesDataplane([family], run)
+    return RestoreDataplane(IPTABLES[variant], [family], run)
+
+
 @dataclass
 class Node:
-    """One machine in one mode; ``calls`` are the tools that the dataplane ran, in order."""
+    """One machine with one dataplane; ``calls`` are the tools that it ran, in order."""
 
-    mode: Mode
+    variant: str
     family: Family
     calls: list[str] = field(default_factory=list)
     inputs: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        self.mode = VARIANTS[self.variant]
         self.dataplane = self.restarted()
 
-    def restarted(self) -> RestoreDataplane:
+    def restarted(self) -> Dataplane:
         """A dataplane that remembers nothing."""
-        return RestoreDataplane(self.mode, [self.family], self.run)
+        return make_dataplane(self.variant, self.family, self.run)
 
     def run(self, argv: Sequence[str], stdin: str = "") -> str:
         self.calls.append(argv[0])
@@ -86,6 +105,40 @@ class Node:
         return found
 
 
+class NftablesNode(Node):
+    """One machine with the dataplane of nftables, which has a table of its own."""
+
+    def nft(self, commands: str) -> None:
+        """What another program does to our table: commands of nft."""
+        run_tool(["nft", "-f", "-"], commands)
+
+    def foreign(self) -> list[str]:
+        """What iptables shows, and the tables of nftables but ours."""
+        tables = [line for line in self._nft("list", "tables") if line != f"table {TABLE}"]
+        return super().saved() + [line for table in tables for line in self._nft("list", table)]
+
+    def ours(self) -> list[str]:
+        if f"table {TABLE}" not in self._nft("list", "tables"):
+            return []
+        return self._nft("list", "table", TABLE)
+
+    def saved(self, mode: Mode | None = None, family: Family | None = None) -> list[str]:
+        """All that there is."""
+        return super().saved(mode, family) + self._nft("list", "ruleset")
+
+    def sets(self) -> dict[str, set[str]]:
+        return {name: set(one.entries) for name, one in self.state().sets.items()}
+
+    def _nft(self, *words: str) -> list[str]:
+        """What nft prints, without what counters have counted."""
+        return run_tool(["nft", "--stateless", *words]).splitlines()
+
+
+def make_node(variant: str, family: Family) -> Node:
+    """A machine with that dataplane."""
+    return (NftablesNode if variant == "nftables" else Node)(variant, family)
+
+
 class Wrapped:
     """A directory that comes first on the PATH, with stand-ins for the netfilter tools."""
 
@@ -108,7 +161,7 @@ class Wrapped:
         count = self._directory / "count"
         count.write_text("")
         names = [tool(m, f, v) for m in Mode for f in Family for v in (None, "save", "restore")]
-        for name in [*names, "ipset"]:
+        for name in [*names, "ipset", "nft"]:
             self.replace(
                 name,
                 f'echo x >>{count}\nif [ "$(wc -l <{count})" -eq {number} ]; then\n{action}\nfi\n'

@@ -22,7 +22,7 @@ from npc.plan import make_plan, state_of
 from npc.ruleset import AddressSet, Family, Ruleset, SetKind
 from tests.contract.dataplane import samples
 from tests.contract.dataplane.netns import Namespace
-from tests.contract.dataplane.node import Node
+from tests.contract.dataplane.node import IPTABLES, Node, make_node
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,9 +33,17 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.netns
 
 # The tools that one apply of `_new` runs: ipset, three looks at hooks and two at what was denied,
-# restore, ipset, ipset.
-CALLS = 9
-RESTORE = 7
+# restore, ipset, ipset. With nftables it is nft, once.
+CALLS = {"nft": 9, "legacy": 9, "nftables": 1}
+RESTORE = {"nft": 7, "legacy": 7, "nftables": 1}
+OBSERVING = {"nft": 2, "legacy": 2, "nftables": 1}
+AT_ANY_CALL = [(variant, n) for variant, calls in CALLS.items() for n in range(1, calls + 1)]
+
+
+@pytest.fixture(params=IPTABLES)
+def variant(request: pytest.FixtureRequest) -> str:
+    value: str = request.param
+    return value
 
 
 def _old(family: Family) -> Ruleset:
@@ -51,7 +59,7 @@ def _expected_rules(node: Node) -> Iterator[tuple[Ruleset, list[str]]]:
     """What the kernel holds for either ruleset, as another machine shows it."""
     for ruleset in (_old(node.family), _new(node.family)):
         with Namespace():
-            other = Node(node.mode, node.family)
+            other = make_node(node.variant, node.family)
             other.sync(ruleset)
             yield ruleset, sorted(other.ours())
 
@@ -66,7 +74,7 @@ def _assert_whole(node: Node, known: list[tuple[Ruleset, list[str]]]) -> Ruleset
 
 
 @pytest.mark.parametrize("done", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("number", range(1, CALLS + 1))
+@pytest.mark.parametrize(("variant", "number"), AT_ANY_CALL)
 def test_a_tool_that_fails_at_any_call(
     node: Node, wrapped: Wrapped, number: int, *, done: bool
 ) -> None:
@@ -79,7 +87,8 @@ def test_a_tool_that_fails_at_any_call(
         node.dataplane.apply(plan)
     wrapped.undo()
     written = _assert_whole(node, known)
-    if number < RESTORE or (number == RESTORE and not done):
+    restore_call = RESTORE[node.variant]
+    if number < restore_call or (number == restore_call and not done):
         assert written == _old(node.family)
     node.sync(_new(node.family))
     assert node.dataplane.observe() == state_of(_new(node.family))
@@ -99,28 +108,26 @@ def test_that_is_all_that_an_apply_calls(node: Node) -> None:
 
 _AGENT = textwrap.dedent("""
     import sys
-    from npc.dataplane.mode import Mode
-    from npc.dataplane.restore import RestoreDataplane
     from npc.plan import make_plan
     from npc.ruleset import Family
+    from tests.contract.dataplane.node import make_dataplane
     from tests.contract.dataplane.test_faults import _new
     family = Family.IPV4
-    dataplane = RestoreDataplane(Mode(sys.argv[1]), [family])
+    dataplane = make_dataplane(sys.argv[1], family)
     dataplane.apply(make_plan(dataplane.observe(), _new(family)))
 """)
 
 
 @pytest.mark.parametrize("done", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("number", range(1, CALLS + 1))
+@pytest.mark.parametrize(("variant", "number"), AT_ANY_CALL)
 def test_the_agent_is_killed_at_any_call(
     node4: Node, wrapped: Wrapped, number: int, *, done: bool
 ) -> None:
     known = list(_expected_rules(node4))
     node4.sync(_old(node4.family))
     first = '"$REAL" "$@"\n' if done else ""
-    observing = 2
-    wrapped.at_call(observing + number, f"{first}kill -9 $PPID\nexit 1")
-    agent = subprocess.run([sys.executable, "-c", _AGENT, node4.mode.value], check=False)
+    wrapped.at_call(OBSERVING[node4.variant] + number, f"{first}kill -9 $PPID\nexit 1")
+    agent = subprocess.run([sys.executable, "-c", _AGENT, node4.variant], check=False)
     assert agent.returncode == -9
     wrapped.undo()
     _assert_whole(node4, known)
@@ -129,6 +136,7 @@ def test_the_agent_is_killed_at_any_call(
     assert node4.dataplane.observe() == state_of(_new(node4.family))
 
 
+@pytest.mark.parametrize("variant", CALLS)
 def test_a_tool_that_hangs_is_killed(
     node4: Node, wrapped: Wrapped, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,7 +144,8 @@ def test_a_tool_that_hangs_is_killed(
     before = node4.ours()
     plan = make_plan(node4.dataplane.observe(), _new(node4.family))
     monkeypatch.setattr(tools, "TIMEOUT_SECONDS", 0.2)
-    wrapped.replace(tool(node4.mode, Family.IPV4, "restore"), "exec sleep 600")
+    writes = "nft" if node4.variant == "nftables" else tool(node4.mode, Family.IPV4, "restore")
+    wrapped.replace(writes, "exec sleep 600")
     with pytest.raises(ToolError, match=r"killed: it had not ended after 0\.2 s"):
         node4.dataplane.apply(plan)
     wrapped.undo()

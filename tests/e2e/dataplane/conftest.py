@@ -1,4 +1,4 @@
-"""The network of each test, in each mode, for each family, routed and bridged."""
+"""The network of each test, with each dataplane, for each family, routed and bridged."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from npc.dataplane.mode import Mode
 from npc.ruleset import Family
+from tests.contract.dataplane.node import VARIANTS
 from tests.e2e.dataplane.lan import Lan
 
 if TYPE_CHECKING:
@@ -22,9 +22,10 @@ def private_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XTABLES_LOCKFILE", str(tmp_path / "xtables.lock"))
 
 
-@pytest.fixture(params=list(Mode), ids=lambda mode: mode.value)
-def mode(request: pytest.FixtureRequest) -> Mode:
-    value: Mode = request.param
+@pytest.fixture(params=VARIANTS)
+def variant(request: pytest.FixtureRequest) -> str:
+    """The name of a dataplane."""
+    value: str = request.param
     return value
 
 
@@ -35,19 +36,19 @@ def family(request: pytest.FixtureRequest) -> Family:
 
 
 @pytest.fixture(params=["routed", "bridged"])
-def lan(mode: Mode, family: Family, request: pytest.FixtureRequest) -> Iterator[Lan]:
+def lan(variant: str, family: Family, request: pytest.FixtureRequest) -> Iterator[Lan]:
     with contextlib.ExitStack() as stack:
-        yield Lan(mode, family, stack, bridged=request.param == "bridged")
+        yield Lan(variant, family, stack, bridged=request.param == "bridged")
 
 
 @pytest.fixture
-def routed(mode: Mode, family: Family) -> Iterator[Lan]:
+def routed(variant: str, family: Family) -> Iterator[Lan]:
     with contextlib.ExitStack() as stack:
-        yield Lan(mode, family, stack)
+        yield Lan(variant, family, stack)
 
 
 @pytest.fixture
-def lan4(mode: Mode) -> Iterator[Lan]:
+def lan4(variant: str) -> Iterator[Lan]:
     """For what is the same in both families."""
     with contextlib.ExitStack() as stack:
-        yield Lan(mode, Family.IPV4, stack)
+        yield Lan(variant, Family.IPV4, stack)

@@ -8,18 +8,17 @@ import struct
 from typing import TYPE_CHECKING
 
 from npc.dataplane.mode import tool
-from npc.dataplane.restore import RestoreDataplane
 from npc.dataplane.tools import run_tool
 from npc.plan import make_plan
 from npc.ruleset import Family
 from tests.contract.dataplane.netns import Namespace, ip
+from tests.contract.dataplane.node import VARIANTS, make_dataplane
 from tests.contract.dataplane.samples import address
 
 if TYPE_CHECKING:
     import contextlib
     from collections.abc import Mapping
 
-    from npc.dataplane.mode import Mode
     from npc.ruleset import Direction, Ruleset
 
 WAIT = 5.0
@@ -101,9 +100,9 @@ class Lan:
     """The node, and pods ``a`` and ``b`` behind it, routed or on one bridge."""
 
     def __init__(
-        self, mode: Mode, family: Family, stack: contextlib.ExitStack, *, bridged: bool = False
+        self, variant: str, family: Family, stack: contextlib.ExitStack, *, bridged: bool = False
     ) -> None:
-        self.mode, self.family = mode, family
+        self.variant, self.mode, self.family = variant, VARIANTS[variant], family
         self.node, self.a, self.b = (Host(family, n, stack) for n in (_NODE, 1, 2))
         length = 32 if family is Family.IPV4 else 128
         if bridged:
@@ -150,7 +149,7 @@ class Lan:
                     *([] if bridged else [f"route add {gateway} dev eth0"]),
                     f"route add default via {gateway}",
                 )
-        self.dataplane = RestoreDataplane(mode, [family])
+        self.dataplane = make_dataplane(variant, family)
 
     def enforce(self, desired: Ruleset) -> None:
         """One sync on the node."""
@@ -196,6 +195,12 @@ def acknowledgement(source: Host, target: Host, port: int) -> bytes:
     total = sum(struct.unpack(f"!{len(pseudo + parts) // 2}H", pseudo + parts))
     checksum = ~(total + (total >> 16)) & 0xFFFF
     return parts[:16] + struct.pack("!H", checksum) + parts[18:]
+
+
+def is_reset_of(segment: bytes, packet: bytes) -> bool:
+    """Whether an IPv4 packet is the reset that answers a TCP segment."""
+    answer = packet[20:]
+    return bool(answer[13] & 0x04) and answer[2:4] == segment[:2]
 
 
 def _sysctl(name: str, value: int) -> None:
