@@ -94,8 +94,12 @@ def _run(argv: Sequence[str], stdin: str) -> subprocess.CompletedProcess[bytes]:
 
 
 def _failure(argv: Sequence[str], stdin: str, code: int, stderr: str) -> DataplaneError:
+    lines = stdin.splitlines()
+    echoed = {"", *(line.strip() for line in lines)}
     said = " ".join(
-        line.strip() for line in stderr.splitlines() if line.strip() and not _USELESS.search(line)
+        line.strip()
+        for line in stderr.splitlines()
+        if line.strip() not in echoed and not _USELESS.search(line)
     )
     ended = f"ended by signal {-code}" if code < 0 else f"failed (exit {code})"
     message = f"{' '.join(argv)} {ended}: {said or 'it gave no reason'}"
@@ -108,7 +112,6 @@ def _failure(argv: Sequence[str], stdin: str, code: int, stderr: str) -> Datapla
         return MissingToolError(f"{message} [this kernel lacks what it needs]")
     found = _LINE.search(stderr)
     number = int(found[1] or found[2]) if found else 0
-    lines = stdin.splitlines()
     if not 0 < number <= len(lines):
         return ToolError(message, stderr)
     return ToolError(f"{message} [line {number}: {lines[number - 1]}]", stderr, number)

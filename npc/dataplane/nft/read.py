@@ -132,7 +132,10 @@ def _found(table: Table, family: Family, fixed: Dispatch, owners: Mapping[str, F
             bound.setdefault(chain, set()).add(address)
         end = f"goto {layout.DENY[family, direction]}"
         members = {
-            name: line.comment for name, body in lines.items() for line in body if line.text == end
+            name: line.comment
+            for name, body in lines.items()
+            for line in body
+            if line.text == end and line.comment
         }
         bindings[direction] = tuple(Binding(*item) for item in sorted(members.items()))
         for chain, name in members.items():

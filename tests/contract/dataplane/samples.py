@@ -27,7 +27,17 @@ from npc.ruleset import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-__all__ = ["SetChange", "address", "block", "decided", "everything", "nothing", "ruleset", "simple"]
+__all__ = [
+    "Denial",
+    "SetChange",
+    "address",
+    "block",
+    "decided",
+    "everything",
+    "nothing",
+    "ruleset",
+    "simple",
+]
 
 IN, OUT = Direction.INGRESS, Direction.EGRESS
 
