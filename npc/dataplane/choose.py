@@ -5,6 +5,8 @@ from __future__ import annotations
 import socket
 from typing import TYPE_CHECKING
 
+from npc.dataplane.nftables import NftablesDataplane
+from npc.dataplane.others import SoleDataplane
 from npc.dataplane.restore import RestoreDataplane
 from npc.dataplane.tools import run_tool
 from npc.ruleset import Family
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
 _BACKENDS: dict[str, Open] = {
     "restore": RestoreDataplane.open,
+    "nftables": lambda _mode, families, run: NftablesDataplane.open(families, run),
 }
 _AUTO = "restore"
 
@@ -38,13 +41,16 @@ _SOCKETS = {Family.IPV4: socket.AF_INET, Family.IPV6: socket.AF_INET6}
 
 def open_dataplane(
     backend: str, iptables_mode: str, families: Sequence[Family], run: Run = run_tool
-) -> Dataplane:
+) -> SoleDataplane:
     """Open one of ``BACKENDS``, and see that this machine can do it.
+
+    What another backend left is removed once the rules of this one are in force.
 
     :raises MissingToolError: if this machine cannot
     :raises DataplaneError: if the rules that are there cannot be read
     """
-    return _BACKENDS[_AUTO if backend == "auto" else backend](iptables_mode, families, run)
+    opened = _BACKENDS[_AUTO if backend == "auto" else backend](iptables_mode, families, run)
+    return SoleDataplane(opened, run)
 
 
 def kernel_has(family: Family) -> bool:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
+from itertools import product
 from typing import TYPE_CHECKING
 
 from npc.dataplane import DataplaneError, MissingToolError, layout, sets
@@ -208,17 +209,7 @@ def cleanup_node(run: Run = run_tool, pause: Callable[[float], None] = time.slee
 
     :raises DataplaneError: if something of ours may be left; all that went wrong is in its text
     """
-    failures: list[str] = []
-    for mode in Mode:
-        for family in Family:
-            try:
-                _cleanup_table(run, mode, family)
-            except MissingToolError as error:
-                # What cannot be asked for holds nothing; if it is only that we are not root, the
-                # sets below tell.
-                log.debug("nothing to remove: %s", error)
-            except DataplaneError as error:
-                failures.append(str(error))
+    failures = _remove_chains(run, Mode)
     left = sets.all_names(sets.read_sets(run))
     for _ in range(_DESTROY_TRIES):
         left = sets.destroy_sets(run, left)
@@ -228,6 +219,29 @@ def cleanup_node(run: Run = run_tool, pause: Callable[[float], None] = time.slee
     failures += (f"the set {name} is in use by rules that are not ours" for name in left)
     if failures:
         raise DataplaneError("; ".join(failures))
+
+
+def remove_chains(run: Run, modes: Iterable[Mode]) -> None:
+    """Remove every jump and chain of ours in these modes, in both families; the sets stay.
+
+    :raises DataplaneError: if something of ours may be left; all that went wrong is in its text
+    """
+    if failures := _remove_chains(run, modes):
+        raise DataplaneError("; ".join(failures))
+
+
+def _remove_chains(run: Run, modes: Iterable[Mode]) -> list[str]:
+    failures: list[str] = []
+    for mode, family in product(modes, Family):
+        try:
+            _cleanup_table(run, mode, family)
+        except MissingToolError as error:
+            # What cannot be asked for holds nothing; if it is only that we are not root, the sets
+            # will tell.
+            log.debug("nothing to remove: %s", error)
+        except DataplaneError as error:
+            failures.append(str(error))
+    return failures
 
 
 def _cleanup_table(run: Run, mode: Mode, family: Family) -> None:

@@ -39,7 +39,7 @@ def test_auto_is_iptables_restore_in_the_mode_of_the_node() -> None:
     def run(argv: Sequence[str], stdin: str = "") -> str:
         return ":KUBE-IPTABLES-HINT - [0:0]" if argv[0] == "iptables-legacy-save" else ""
 
-    dataplane = open_dataplane("auto", "auto", [Family.IPV4], run)
+    dataplane = open_dataplane("auto", "auto", [Family.IPV4], run).own
     assert isinstance(dataplane, RestoreDataplane)
     assert dataplane.mode is Mode.LEGACY
 
