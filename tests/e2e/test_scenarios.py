@@ -1,4 +1,4 @@
-"""Every scenario, with real packets, in both modes, on one family and on two."""
+"""Every scenario, with real packets, with every backend, on one family and on two."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ from npc.ruleset import Family
 
 pytestmark = pytest.mark.netns
 
-ENFORCED = [Enforcement("restore", "nft"), Enforcement("restore", "legacy")]
+ENFORCED = [
+    Enforcement("restore", "nft"),
+    Enforcement("restore", "legacy"),
+    Enforcement("nftables", "nft"),
+]
 BOTH = (Family.IPV4, Family.IPV6)
 FILES = sorted((Path(__file__).parent / "scenarios").glob("*.yaml"))
 
