@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from npc import logs
 from npc.compile import Settings
 from npc.dataplane import DataplaneError, MissingToolError
-from npc.dataplane.choose import BACKENDS, FAMILIES
+from npc.dataplane.choose import BACKENDS, FAMILIES, named_families
 from npc.ruleset import Denial, DenyAction
 
 if TYPE_CHECKING:
@@ -165,9 +165,16 @@ def _settings(args: argparse.Namespace) -> Settings:
     :raises ValueError: saying which options do not go together
     """
     if args.strict_startup and not args.pod_cidr:
-        raise ValueError("--strict-startup needs --pod-cidr, for each family that pods have")
+        raise ValueError("--strict-startup needs --pod-cidr, once for each family of the pods")
     if args.pod_cidr and not args.strict_startup:
         raise ValueError("--pod-cidr means nothing without --strict-startup")
+    guarded = {network.version for network in args.pod_cidr}
+    for family in named_families(args.families) if args.strict_startup else ():
+        if family.value not in guarded:
+            name = family.name.lower()
+            raise ValueError(
+                f"--strict-startup needs a --pod-cidr of {name} too, or --families without it"
+            )
     return Settings(
         denial=Denial(DenyAction(args.deny_action), args.log_denied),
         exempt=tuple(args.exempt_cidr),

@@ -68,6 +68,9 @@ def choose_families(wanted: str, has: Callable[[Family], bool] = kernel_has) -> 
     A family that the kernel speaks but cannot filter is an error later and not left out here: pods
     may have such addresses, and would be open.
     """
-    if wanted == "auto":
-        return tuple(family for family in Family if has(family))
-    return _NAMED[wanted]
+    return named_families(wanted) or tuple(family for family in Family if has(family))
+
+
+def named_families(wanted: str) -> tuple[Family, ...]:
+    """The families that one of ``FAMILIES`` names; ``auto`` names none."""
+    return _NAMED.get(wanted, ())

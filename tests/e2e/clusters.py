@@ -19,9 +19,13 @@ PORTS = (80, 81)
 
 
 @contextmanager
-def small_cluster(mode: str) -> Iterator[Cluster]:
-    """One node, ``client`` and ``server`` in the namespace ``x``, and nothing applied."""
-    with Run() as run, cluster(run, ["node-1"], enforcement=Enforcement(mode=mode)) as lab:
+def small_cluster(mode: str, *options: str) -> Iterator[Cluster]:
+    """One node, ``client`` and ``server`` in the namespace ``x``, and nothing applied.
+
+    ``options`` are more of the agent's.
+    """
+    enforcement = Enforcement(mode=mode)
+    with Run() as run, cluster(run, ["node-1"], enforcement=enforcement, options=options) as lab:
         lab.apply({"kind": "Namespace", "metadata": {"name": "x"}})
         for name in ("client", "server"):
             lab.apply(

@@ -1,0 +1,152 @@
+"""What the operator's options promise, where a scenario cannot show it."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from npc.lab import netns
+from npc.lab.traffic import Probe, Verdict
+from npc.ruleset import Protocol
+from tests.e2e.clusters import PORTS, policy, reached, small_cluster, wait_until
+from tests.e2e.nflog import NflogListener
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from npc.lab.cluster import Cluster
+    from npc.lab.topology import Host
+
+pytestmark = pytest.mark.netns
+
+STRICT = ("--strict-startup", "--pod-cidr", "10.244.1.0/24")
+
+
+@pytest.fixture(params=["nft", "legacy"])
+def mode(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+@pytest.fixture
+def strict(mode: str) -> Iterator[Cluster]:
+    with small_cluster(mode, *STRICT) as made:
+        yield made
+
+
+def reaches(lab: Cluster, source: Host, target: Host, patience: float = 1.0) -> bool:
+    probe = Probe(source, target.addresses[0], PORTS[0], Protocol.TCP, patience)
+    verdict = lab.traffic.probe([probe])[0].verdict
+    assert verdict is not Verdict.ERROR
+    return verdict is Verdict.ALLOW
+
+
+def test_an_address_that_nobody_is_known_to_have_is_held_until_it_is_known(strict: Cluster) -> None:
+    lab = strict
+    client, node = lab.host("x/client"), lab.topology.nodes["node-1"]
+    unknown = lab.topology.add_pod("x", "unknown", "node-1", ("10.244.1.77",))
+    lab.traffic.serve(unknown, lab.kubelet.ports)
+    assert not reaches(lab, client, unknown)
+    assert not reaches(lab, unknown, client)
+    assert not reaches(lab, unknown, node)
+    assert reaches(lab, node, unknown, 10)  # the kubelet's probes
+    assert reached(lab) == set(PORTS)  # known pods are open
+    lab.topology.remove(unknown)
+    lab.apply(
+        {
+            "kind": "Pod",
+            "metadata": {"namespace": "x", "name": "known"},
+            "status": {"podIPs": [{"ip": "10.244.1.77"}]},
+        }
+    )
+    lab.settle()
+    assert reaches(lab, client, lab.host("x/known"), 10)
+    assert reaches(lab, lab.host("x/known"), client, 10)
+
+
+def test_everything_is_held_from_the_start_until_the_api_server_answers(strict: Cluster) -> None:
+    lab, agent = strict, strict.agents["node-1"]
+    agent.stop()
+    node = lab.topology.nodes["node-1"]
+    inside = ["ip", "netns", "exec", node.namespace]
+    subprocess.run([*inside, sys.executable, "-m", "npc", "cleanup"], check=True)
+    assert reached(lab) == set(PORTS)
+    lab.stop_control_plane()
+    agent.start()
+    wait_until(lambda: agent.get("/debug/state") is not None)
+    assert reached(lab) == set()
+    assert reaches(lab, node, lab.host("x/server"), 10)
+    lab.start_control_plane()
+    lab.settle()
+    assert reached(lab) == set(PORTS)
+
+
+def test_a_restart_without_the_api_server_holds_nothing_that_was_known(strict: Cluster) -> None:
+    lab, agent = strict, strict.agents["node-1"]
+    agent.stop()
+    lab.stop_control_plane()
+    agent.start()
+    wait_until(lambda: agent.get("/debug/state") is not None)
+    assert reached(lab) == set(PORTS)
+
+
+def test_denied_packets_are_logged_with_their_direction_a_few_a_minute(mode: str) -> None:
+    with small_cluster(mode, "--log-denied") as lab:
+        egress = policy(name="out")
+        egress["spec"] |= {"podSelector": {"matchLabels": {"app": "client"}}}
+        egress["spec"] |= {"policyTypes": ["Egress"]}
+        lab.apply(policy())
+        lab.settle()
+        with NflogListener(lab.topology.nodes["node-1"].namespace, group=100) as listener:
+            for _ in range(15):
+                assert reached(lab) == set()
+            assert set(listener.prefixes(10)) == {"npc: denied ingress"}
+            lab.apply(egress)
+            lab.settle()
+            assert reached(lab) == set()
+            assert listener.prefixes(2) == ["npc: denied egress"] * 2
+
+
+def test_a_server_that_keeps_sending_does_not_keep_its_connection(mode: str) -> None:
+    with small_cluster(mode, "--terminate-established") as lab:
+        client, server = lab.host("x/client"), lab.host("x/server")
+        address = (server.addresses[0], 4000)
+        listening = netns.inside(server.namespace, lambda: socket.create_server(address))
+        connection = netns.inside(
+            client.namespace, lambda: socket.create_connection(address, timeout=20)
+        )
+        sending, _ = listening.accept()
+        with listening, connection, sending:
+            ended = threading.Event()
+            received = 0
+
+            def send() -> None:
+                try:
+                    while True:
+                        sending.sendall(b"x" * 65_536)
+                except OSError:
+                    ended.set()
+
+            def receive() -> None:
+                nonlocal received
+                try:
+                    while data := connection.recv(65_536):
+                        received += len(data)
+                except OSError:
+                    pass
+
+            threads = [threading.Thread(target=part) for part in (send, receive)]
+            for thread in threads:
+                thread.start()
+            wait_until(lambda: received > 0)
+            lab.apply(policy(80))
+            lab.settle()
+            assert ended.wait(20)
+            for thread in threads:
+                thread.join(20)
+                assert not thread.is_alive()
