@@ -187,7 +187,12 @@ def _add_cleanup(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "cleanup",
         help="remove every rule, chain and set of ours from this node",
         description="Remove every rule, chain and set whose name begins with NPC-, in both "
-        "iptables modes, and nothing else. Needs no API server.",
+        "iptables modes, and our nftables table, and nothing else. Needs no API server.",
+    )
+    parser.add_argument(
+        "--kube-router",
+        action="store_true",
+        help="instead, remove what kube-router's network policy controller left; stop it first",
     )
     parser.set_defaults(command=_cleanup)
 
@@ -229,9 +234,13 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _cleanup(args: argparse.Namespace) -> int:
-    from npc.dataplane.restore import cleanup_node
+    from npc.dataplane.kube_router import cleanup_kube_router
+    from npc.dataplane.others import cleanup_all
 
-    cleanup_node()
+    if args.kube_router:
+        cleanup_kube_router()
+    else:
+        cleanup_all()
     return 0
 
 

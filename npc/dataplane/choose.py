@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from npc.dataplane.tools import Run
 
     Open = Callable[[str, Sequence[Family], Run], Dataplane]
+
+log = logging.getLogger(__name__)
 
 _BACKENDS: dict[str, Open] = {
     "restore": RestoreDataplane.open,
@@ -43,8 +46,6 @@ def open_dataplane(
     backend: str, iptables_mode: str, families: Sequence[Family], run: Run = run_tool
 ) -> SoleDataplane:
     """Open one of ``BACKENDS``, and see that this machine can do it.
-
-    What another backend left is removed once the rules of this one are in force.
 
     :raises MissingToolError: if this machine cannot
     :raises DataplaneError: if the rules that are there cannot be read

@@ -10,13 +10,15 @@ import logging
 from typing import TYPE_CHECKING
 
 from npc.dataplane import DataplaneError, MissingToolError
-from npc.dataplane.mode import Mode
 from npc.dataplane.nftables import remove_table
-from npc.dataplane.restore import RestoreDataplane, cleanup_node, remove_chains
+from npc.dataplane.removal import TABLES, remove_chains
+from npc.dataplane.restore import RestoreDataplane, cleanup_node, owns
+from npc.dataplane.sets import destroy_sets, read_sets
 from npc.dataplane.tools import run_tool
+from npc.ruleset import Family
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from npc.dataplane import Dataplane
     from npc.dataplane.tools import Run
@@ -31,6 +33,7 @@ class SoleDataplane:
 
     def __init__(self, own: Dataplane, run: Run = run_tool) -> None:
         self.own = own
+        self.name = own.name
         self._run = run
         self._alone = False
 
@@ -66,16 +69,26 @@ class SoleDataplane:
 
 
 def remove_others(own: Dataplane, run: Run = run_tool) -> None:
-    """Remove what every backend but that of ``own`` may have left.
+    """Remove what every other backend, mode or family may have left.
 
     :raises DataplaneError: if some of it may still be there
     """
     if isinstance(own, RestoreDataplane):
-        other = Mode.LEGACY if own.mode is Mode.NFT else Mode.NFT
-        # The sets are shared by both modes, and kept up to date.
-        _every(run, remove_table, lambda run: remove_chains(run, [other]))
+        tables = [table for table in TABLES if table not in own.tables]
+        families = {family for _, family in own.tables}
+        _every(
+            run,
+            remove_table,
+            lambda run: remove_chains(run, owns, tables),
+            lambda run: _remove_sets(run, [family for family in Family if family not in families]),
+        )
     else:
         _every(run, cleanup_node)
+
+
+def _remove_sets(run: Run, families: Iterable[Family]) -> None:
+    found = read_sets(run)
+    destroy_sets(run, [name for family in families for name in found[family]])
 
 
 def cleanup_all(run: Run = run_tool) -> None:

@@ -12,25 +12,21 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from itertools import product
 from typing import TYPE_CHECKING
 
-from npc.dataplane import DataplaneError, MissingToolError, layout, sets
+from npc.dataplane import layout, sets
 from npc.dataplane.mode import Mode, choose_mode, tool
+from npc.dataplane.removal import remove_chains_and_sets
 from npc.dataplane.table import FilterTable, parse_save, refused, rules_of
 from npc.dataplane.tools import LOCK_SECONDS, run_tool
 from npc.plan import FamilyState
-from npc.ruleset import AddressSet, Chain, Direction, Family, FamilyRules, SetKind
+from npc.ruleset import PREFIX, AddressSet, Chain, Direction, Family, FamilyRules, SetKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from npc.dataplane.tools import Run
     from npc.plan import FamilyPlan, KernelState, Plan
-
-# The kernel may give a set free a moment after the rules that used it are gone.
-_DESTROY_TRIES = 10
-_DESTROY_PAUSE = 0.05
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +44,11 @@ class RestoreDataplane:
         # Where our denial is there; what it had counted each time before it was written anew.
         self._counting: set[Family] = set()
         self._denied: Counter[tuple[Family, Direction]] = Counter()
+
+    @property
+    def tables(self) -> frozenset[tuple[Mode, Family]]:
+        """The filter tables that it writes."""
+        return frozenset((self.mode, family) for family in self._families)
 
     @classmethod
     def open(
@@ -205,51 +206,11 @@ def _restore(run: Run, mode: Mode, family: Family, lines: list[str]) -> None:
 def cleanup_node(run: Run = run_tool, pause: Callable[[float], None] = time.sleep) -> None:
     """Remove every jump, chain and set of ours in both modes and both families, nothing else.
 
-    Goes on where something fails, so that one part that cannot be removed does not keep the rest.
-
     :raises DataplaneError: if something of ours may be left; all that went wrong is in its text
     """
-    failures = _remove_chains(run, Mode)
-    left = sets.all_names(sets.read_sets(run))
-    for _ in range(_DESTROY_TRIES):
-        left = sets.destroy_sets(run, left)
-        if not left:
-            break
-        pause(_DESTROY_PAUSE)
-    failures += (f"the set {name} is in use by rules that are not ours" for name in left)
-    if failures:
-        raise DataplaneError("; ".join(failures))
+    remove_chains_and_sets(run, owns, pause)
 
 
-def remove_chains(run: Run, modes: Iterable[Mode]) -> None:
-    """Remove every jump and chain of ours in these modes, in both families; the sets stay.
-
-    :raises DataplaneError: if something of ours may be left; all that went wrong is in its text
-    """
-    if failures := _remove_chains(run, modes):
-        raise DataplaneError("; ".join(failures))
-
-
-def _remove_chains(run: Run, modes: Iterable[Mode]) -> list[str]:
-    failures: list[str] = []
-    for mode, family in product(modes, Family):
-        try:
-            _cleanup_table(run, mode, family)
-        except MissingToolError as error:
-            # What cannot be asked for holds nothing; if it is only that we are not root, the sets
-            # will tell.
-            log.debug("nothing to remove: %s", error)
-        except DataplaneError as error:
-            failures.append(str(error))
-    return failures
-
-
-def _cleanup_table(run: Run, mode: Mode, family: Family) -> None:
-    # Legacy iptables prints the tables that are there unless one is named: that would create it.
-    named = ["-t", "filter"] if mode is Mode.NFT else []
-    table = parse_save(run([tool(mode, family, "save"), *named]))
-    if not table.ours:
-        return
-    lines = ["*filter", *(f":{name} - [0:0]" for name in table.ours), *_deleted(table)]
-    lines += (f"-X {name}" for name in table.ours)
-    _restore(run, mode, family, [*lines, "COMMIT"])
+def owns(name: str) -> bool:
+    """Whether a chain or set of that name is ours."""
+    return name.startswith(PREFIX)

@@ -193,6 +193,69 @@ def test_a_policy_that_makes_no_sense_closes_its_pods_and_harms_no_other(lab: Cl
     assert reached(lab) == {81}
 
 
+IPTABLES = ["--backend", "restore", "--iptables-mode"]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ([*IPTABLES, "nft"], [*IPTABLES, "legacy"]),
+        ([*IPTABLES, "legacy"], ["--backend", "nftables"]),
+        (["--backend", "nftables"], [*IPTABLES, "nft"]),
+        ([*IPTABLES, "nft", "--families", "dual"], [*IPTABLES, "nft"]),
+    ],
+    ids=["other mode", "to nftables", "from nftables", "fewer families"],
+)
+def test_an_agent_that_enforces_otherwise_leaves_nothing_of_the_old_way(
+    before: list[str], after: list[str]
+) -> None:
+    with small_cluster("nft", *before) as lab:
+        agent = lab.agents["node-1"]
+        lab.apply(policy(80))
+        lab.settle()
+        agent.stop()
+        old = _rules_of_ours(lab)
+        agent.options = after
+        agent.start()
+        lab.settle()
+        assert reached(lab) == {80}
+        new = _rules_of_ours(lab)
+        assert new != old
+        lab.apply(policy(81))
+        lab.settle()
+        assert reached(lab) == {81}
+        agent.stop()
+        node = lab.topology.nodes["node-1"].namespace
+        subprocess.run(["ip", "netns", "exec", node, *CLEANUP], check=True)
+        assert _rules_of_ours(lab) == set()
+        agent.start()
+        lab.settle()
+        assert _rules_of_ours(lab) == new
+
+
+CLEANUP = [sys.executable, "-m", "npc", "cleanup"]
+
+
+def _rules_of_ours(lab: Cluster) -> set[str]:
+    """Where rules of ours are: by the tool that shows them."""
+    node = lab.topology.nodes["node-1"].namespace
+    places = {
+        "nft table": (["nft", "list", "tables"], "table inet npc"),
+        "sets of IPv6": (["ipset", "list", "-n"], "NPC-6-INGRESS"),
+        "sets of IPv4": (["ipset", "list", "-n"], "NPC-4-INGRESS"),
+    }
+    for version in ("iptables", "ip6tables"):
+        for mode in ("nft", "legacy"):
+            places[f"{version}-{mode}"] = ([f"{version}-{mode}-save"], "NPC-FORWARD")
+    found = set()
+    for place, (command, mark) in places.items():
+        argv = ["ip", "netns", "exec", node, *command]
+        shown = subprocess.run(argv, check=True, capture_output=True, text=True).stdout
+        if mark in shown:
+            found.add(place)
+    return found
+
+
 def test_cleanup_removes_all_that_is_ours_and_nothing_else(lab: Cluster, mode: str) -> None:
     lab.apply(policy(80))
     lab.settle()

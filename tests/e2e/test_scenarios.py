@@ -17,7 +17,7 @@ pytestmark = pytest.mark.netns
 ENFORCED = [
     Enforcement("restore", "nft"),
     Enforcement("restore", "legacy"),
-    Enforcement("nftables", "nft"),
+    Enforcement("nftables"),
 ]
 BOTH = (Family.IPV4, Family.IPV6)
 FILES = sorted((Path(__file__).parent / "scenarios").glob("*.yaml"))
