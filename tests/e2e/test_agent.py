@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.e2e.clusters import policy, reached, small_cluster, wait_until
+from tests.e2e.clusters import PORTS, policy, reached, small_cluster, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -191,6 +191,22 @@ def test_a_policy_that_makes_no_sense_closes_its_pods_and_harms_no_other(lab: Cl
     lab.apply(policy(81))
     lab.settle()
     assert reached(lab) == {81}
+
+
+def test_five_thousand_policies_of_one_namespace_are_enforced_and_forgotten(lab: Cluster) -> None:
+    names = [f"p{number}" for number in range(5000)]
+    for number, name in enumerate(names):
+        lab.apply(policy(10_000 + number, name=name))
+    lab.apply(policy(80, name="last"))
+    lab.settle()
+    assert reached(lab) == {80}
+    lab.delete("NetworkPolicy", "x", "last")
+    lab.settle()
+    assert reached(lab) == set()
+    for name in names:
+        lab.api.delete("networkpolicies", name, "x")
+    lab.settle()
+    assert reached(lab) == set(PORTS)
 
 
 IPTABLES = ["--backend", "restore", "--iptables-mode"]
