@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import http.client
 import json
+import shutil
 import socket
+import subprocess
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from npc.lab import netns
 from tests.e2e.clusters import policy, reached, small_cluster, wait_until
@@ -89,7 +92,24 @@ def test_what_the_log_says_of_a_sync_is_found_among_the_traces(
 
 
 def test_metrics_are_served_though_nothing_is_exported(lab: Cluster) -> None:
-    assert "process_resident_memory_bytes" in _page(lab)
+    lab.apply(policy(80))
+    lab.settle()
+    page = _page(lab)
+    found = {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(page)
+        for sample in family.samples
+    }
+    assert found["process_resident_memory_bytes",] > 0
+    assert found["workqueue_depth", "full-sync"] == 0
+    assert found["controller_runtime_reconcile_total", "full-sync", "success"] >= 2
+    assert found["npc_sync_total", "changed"] >= 2
+    assert found["npc_policies",] == 1
+    assert not any(name.startswith("npc_telemetry") for name, *_ in found)
+    if shutil.which("promtool") is not None:
+        lint = ["promtool", "check", "metrics"]
+        checked = subprocess.run(lint, input=page, capture_output=True, text=True, check=False)
+        assert (checked.returncode, checked.stderr) == (0, "")
 
 
 def test_a_mistake_in_a_variable_is_logged_and_enforcement_goes_on(lab: Cluster) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import shutil
 import socket
@@ -63,7 +64,7 @@ class Collector:
         """Start it and wait until it listens."""
         with (self._directory / "collector.log").open("ab") as log:
             self._process = subprocess.Popen(self._command, stdout=log, stderr=log)
-        _wait_for_port(self._process, self._port, self._directory / "collector.log")
+        _wait_until_ready(self._process, self._port, "/", self._directory / "collector.log")
 
     def signal(self, number: int) -> None:
         assert self._process is not None
@@ -130,7 +131,7 @@ def prometheus(target: str, directory: Path) -> Iterator[Prometheus]:
             stderr=output,
         )
     try:
-        _wait_for_port(process, port, log)
+        _wait_until_ready(process, port, "/-/ready", log)
         yield Prometheus(f"http://127.0.0.1:{port}")
     finally:
         process.kill()
@@ -147,14 +148,21 @@ def free_port() -> int:
         return port
 
 
-def _wait_for_port(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+def _wait_until_ready(process: subprocess.Popen[bytes], port: int, path: str, log: Path) -> None:
+    """Wait until it answers there, if only that there is nothing."""
     deadline = time.monotonic() + _READY_WITHIN
-    while True:
-        try:
-            socket.create_connection(("127.0.0.1", port), timeout=1).close()
-        except OSError:
-            waiting = process.poll() is None and time.monotonic() < deadline
-            assert waiting, log.read_text(errors="replace")[-2000:]
-            time.sleep(0.02)
-        else:
-            return
+    while _status(port, path) not in {200, 404}:
+        waiting = process.poll() is None and time.monotonic() < deadline
+        assert waiting, log.read_text(errors="replace")[-2000:]
+        time.sleep(0.02)
+
+
+def _status(port: int, path: str) -> int | None:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=1)
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().status
+    except (OSError, http.client.HTTPException):
+        return None
+    finally:
+        connection.close()

@@ -12,7 +12,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from tests.telemetry.installed import installed
 from tests.telemetry.processes import Collector
 from tests.telemetry.receiver import Receiver
-from tests.unit.npc.fake import PATIENCE, policy
+from tests.unit.npc.fake import PATIENCE, pod, policy
 from tests.unit.npc.test_sync import Agent, agent
 
 
@@ -21,11 +21,11 @@ def _roots(receiver: Receiver) -> list[Span]:
 
 
 def _sync(a: Agent, times: int) -> None:
-    """As many syncs, each of which writes to the kernel."""
+    """As many syncs, each of which writes to the kernel: an isolated pod moves."""
     for _ in range(times):
         before = a.sync.report.total
-        version = before + 2
-        a.transport.stream("networkpolicies").send("ADDED", policy(f"p{version}", version=version))
+        moved = pod("a", f"10.0.0.{before}", version=before + 2)
+        a.transport.stream("pods").send("MODIFIED", moved)
         a.wait(lambda before=before: a.sync.report.total > before)
 
 
@@ -38,7 +38,7 @@ def test_traces_and_metrics_arrive_whole(
         OTEL_EXPORTER_OTLP_COMPRESSION=compression,
         OTEL_RESOURCE_ATTRIBUTES="k8s.pod.name=npc-x",
     ) as telemetry:
-        with agent() as a:
+        with agent(networkpolicies=[policy("deny")]) as a:
             a.settle()
             _sync(a, 5)
         telemetry.stop(5)
@@ -56,6 +56,31 @@ def test_traces_and_metrics_arrive_whole(
     assert received.resource["k8s.node.name"] == "n1"
 
 
+def test_a_sync_links_to_the_events_behind_it_and_holds_its_phases(
+    real_collector: Collector, behind: Receiver
+) -> None:
+    with installed(OTEL_EXPORTER_OTLP_ENDPOINT=real_collector.url) as telemetry:
+        with agent(networkpolicies=[policy("deny")]) as a:
+            a.settle()
+            _sync(a, 3)
+        telemetry.stop(5)
+        exported = telemetry.span_statistics()["otlp"].exported
+    behind.wait(lambda: len(behind.spans()) == exported)
+    spans = [span for _, span in behind.spans()]
+    events = {span.span_id: span for span in spans if span.name == "send full-sync"}
+    assert len(_roots(behind)) == len(events) == 4  # the policy, and the pod three times
+    for root in _roots(behind):
+        [link] = root.links
+        assert link.trace_id == events[link.span_id].trace_id != root.trace_id
+        assert root.kind == Span.SpanKind.SPAN_KIND_CONSUMER
+        phases = sorted(
+            (span for span in spans if span.parent_span_id == root.span_id),
+            key=lambda span: span.start_time_unix_nano,
+        )
+        assert [span.name for span in phases] == ["snapshot", "compile", "plan", "apply"]
+        assert {span.trace_id for span in phases} == {root.trace_id}
+
+
 @pytest.mark.parametrize(
     "fault",
     [
@@ -69,7 +94,7 @@ def test_a_collector_that_fails_in_the_middle_stops_neither_syncs_nor_the_agent(
     with installed(
         OTEL_EXPORTER_OTLP_ENDPOINT=real_collector.url, OTEL_BSP_SCHEDULE_DELAY="1"
     ) as telemetry:
-        with agent() as a:
+        with agent(networkpolicies=[policy("deny")]) as a:
             a.settle()
             behind.wait(lambda: _roots(behind))
             fault(real_collector)
@@ -90,7 +115,7 @@ def test_a_collector_that_comes_back_is_sent_what_waited(
         installed(
             OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=f"{real_collector.url}/v1/traces"
         ) as telemetry,
-        agent() as a,
+        agent(networkpolicies=[policy("deny")]) as a,
     ):
         a.settle()
         real_collector.kill()

