@@ -130,7 +130,7 @@ class Resource:
     def path(self, namespace: str | None = None) -> str:
         """The path of the collection: of one namespace, or of all."""
         root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
-        scope = f"/namespaces/{quote(namespace)}" if namespace and self.namespaced else ""
+        scope = f"/namespaces/{quote(namespace, safe='')}" if namespace and self.namespaced else ""
         return f"{root}{scope}/{self.plural}"
 
     def __str__(self) -> str:

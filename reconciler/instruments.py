@@ -12,7 +12,7 @@
     workqueue_*{name}                                                see ``workqueue.metrics``
 
 Where a program is put together: ``Instruments(meter_provider.get_meter("reconciler"))``, handed to
-each controller and elector.
+each controller; an election is shown by ``instruments.leader(name, lambda: elector.leads)``.
 """
 
 from __future__ import annotations

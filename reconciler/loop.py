@@ -47,9 +47,9 @@ class Loop:
     def run(self, awaitable: Awaitable[R], timeout: float | None) -> R:
         """Run it on the loop, from another thread, and return or raise as it does.
 
-        :param timeout: seconds after which it is cancelled
         It sees the caller's context variables, the current span among them.
 
+        :param timeout: seconds after which it is cancelled
         :raises OutOfTimeError: if it was cancelled for that
         """
         assert self._loop is not None

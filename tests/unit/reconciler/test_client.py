@@ -29,6 +29,7 @@ NODES = Resource("", "v1", "nodes", "Node", namespaced=False)
 def test_paths() -> None:
     assert PODS.path() == "/api/v1/pods"
     assert PODS.path("x") == "/api/v1/namespaces/x/pods"
+    assert PODS.path("x/y") == "/api/v1/namespaces/x%2Fy/pods"
     assert POLICIES.path("x") == "/apis/networking.k8s.io/v1/namespaces/x/networkpolicies"
     assert NODES.path("x") == "/api/v1/nodes"
     assert (str(PODS), str(POLICIES)) == ("pods", "networkpolicies.networking.k8s.io")
