@@ -126,6 +126,8 @@ def _enforce(options: Options, telemetry: Telemetry) -> int:
     manager.add(Group.SERVERS, health)
     manager.add(Group.CACHES, caches.pods, caches.namespaces, caches.policies)
     manager.add(Group.CONTROLLERS, controller)
+    if (monitor := dataplane.watch(lambda: _look(sync, controller))) is not None:
+        manager.add(Group.CONTROLLERS, monitor)
     log.info(
         "enforcing %s on node %s; API server %s; health on %s:%d",
         " and ".join(family.name.lower() for family in families),
@@ -136,6 +138,12 @@ def _enforce(options: Options, telemetry: Telemetry) -> int:
     manager.run()
     log.info("stopped; the rules stay in place")
     return 0
+
+
+def _look(sync: PolicySync, controller: Controller[str]) -> None:
+    """Another program has changed our rules: compare them with what they should be, and mend."""
+    sync.recheck_kernel()
+    controller.queue.add(KEY)
 
 
 def _health(address: tuple[str, int]) -> HealthServer:

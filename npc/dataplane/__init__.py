@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from npc.plan import KernelState, Plan
     from npc.ruleset import Direction
+    from reconciler.manager import Runnable
 
 
 class DataplaneError(Exception):
@@ -42,6 +43,13 @@ class Dataplane(Protocol):
         """Count the packets refused since this object was made, by the kernel's own counters.
 
         What was refused in the moment in which the counters are written anew may be missing.
+        """
+        ...
+
+    def watch(self, changed: Callable[[], None]) -> Runnable | None:
+        """A part that calls ``changed`` whenever another program has changed what is ours.
+
+        ``None`` where the kernel cannot tell.
         """
         ...
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from npc.dataplane.nft import layout
 from npc.dataplane.nft.layout import TABLE
 from npc.dataplane.nft.listing import ForeignError, read_counters, read_table
+from npc.dataplane.nft.monitor import Generations, Monitor
 from npc.dataplane.nft.probe import probe
 from npc.dataplane.nft.read import Found, read_families
 from npc.dataplane.nft.script import Held, change, rebuild
@@ -23,7 +24,7 @@ from npc.plan import FamilyState
 from npc.ruleset import AddressSet, Direction, Family, FamilyRules, SetKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from npc.dataplane.nft.layout import Place
     from npc.dataplane.tools import Run
@@ -45,6 +46,7 @@ class NftablesDataplane:
         self._written: dict[Family, FamilyRules] = {}
         # What had been refused each time before the table was built anew.
         self._denied: Counter[Place] = Counter()
+        self._generations = Generations()
         # Empty unless the table is known, and but for policy chains and sets as we would build it.
         self._held: dict[Family, Held] = {}
 
@@ -99,10 +101,12 @@ class NftablesDataplane:
         desired = {family: one.desired for family, one in plans.items()}
         if all(family in held and held[family].allows(one) for family, one in plans.items()):
             lines = [line for family, one in plans.items() for line in change(one, held[family])]
-            _write(self._run, lines)
+            with self._generations.writing():
+                _write(self._run, lines)
         else:
             counted = self._count_denied()
-            _write(self._run, rebuild(desired.values()))
+            with self._generations.writing():
+                _write(self._run, rebuild(desired.values()))
             self._denied.update(counted)
         self._written.update(desired)
         self._held = {family: Held.after(rules) for family, rules in desired.items()}
@@ -122,6 +126,13 @@ class NftablesDataplane:
             raise
         found = read_counters(listed)
         return Counter({place: found.get(name, 0) for place, name in layout.DENIED.items()})
+
+    def watch(self, changed: Callable[[], None]) -> Monitor:
+        """A part that calls ``changed`` whenever another program has changed our table.
+
+        :raises DataplaneError: if the kernel does not let us listen
+        """
+        return Monitor(self._generations, changed)
 
     def cleanup(self) -> None:
         """Remove our table; fine when there is none."""

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from npc.dataplane.tools import Run
     from npc.plan import KernelState, Plan
     from npc.ruleset import Direction
+    from reconciler.manager import Runnable
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +53,10 @@ class SoleDataplane:
     def denied_packets(self) -> Mapping[Direction, int]:
         """Count what was refused; see ``Dataplane``."""
         return self.own.denied_packets()
+
+    def watch(self, changed: Callable[[], None]) -> Runnable | None:
+        """A part that hears of changes by other programs; see ``Dataplane``."""
+        return self.own.watch(changed)
 
     def cleanup(self) -> None:
         """Remove everything of ours; see ``cleanup_all``."""

@@ -137,6 +137,9 @@ class RestoreDataplane:
             for direction, chain in layout.DENY.items()
         }
 
+    def watch(self, changed: Callable[[], None]) -> None:
+        """The kernel does not tell of changes by iptables and ipset."""
+
     def cleanup(self) -> None:
         """Remove everything of ours, in both modes and both families; see ``cleanup_node``."""
         cleanup_node(self._run)

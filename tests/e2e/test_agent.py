@@ -6,6 +6,7 @@ import os
 import random
 import subprocess
 import sys
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
@@ -247,6 +248,23 @@ def test_an_agent_that_enforces_otherwise_leaves_nothing_of_the_old_way(
         agent.start()
         lab.settle()
         assert _rules_of_ours(lab) == new
+
+
+def test_what_another_program_takes_out_of_our_table_is_back_at_once() -> None:
+    with small_cluster("nft", "--backend", "nftables", "--sync-period", "1h") as lab:
+        lab.apply(policy(80))
+        lab.settle()
+        inside = ["ip", "netns", "exec", lab.topology.nodes["node-1"].namespace]
+        ruleset = [*inside, "nft", "list", "table", "inet", "npc"]
+        before = subprocess.run(ruleset, check=True, capture_output=True).stdout
+        subprocess.run([*inside, "nft", "flush", "ruleset"], check=True)
+        for _ in range(1000):
+            shown = subprocess.run(ruleset, check=False, capture_output=True).stdout
+            if len(shown) == len(before):
+                break
+            threading.Event().wait(0.01)
+        assert reached(lab) == {80}
+        assert "another program changed our rules" in lab.agents["node-1"].log.read_text()
 
 
 CLEANUP = [sys.executable, "-m", "npc", "cleanup"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import queue
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from npc.dataplane import DataplaneError
@@ -125,6 +125,9 @@ class FakeDataplane:
 
     def denied_packets(self) -> Mapping[Direction, int]:
         return dict.fromkeys(Direction, 3)
+
+    def watch(self, changed: Callable[[], None]) -> None:
+        """Nothing ever changes by itself."""
 
     def cleanup(self) -> None:
         self._state = {}
