@@ -42,7 +42,7 @@ def named(expression: str) -> Named:
 def documented(page: Path) -> dict[str, frozenset[str]]:
     """The metrics of docs/metrics.md with their labels; a histogram by the names of its series."""
     found: dict[str, frozenset[str]] = {}
-    row = re.compile(r"^\| `(\w+)` \| (\w+) \| ([^|]*) \|", re.MULTILINE)
+    row = re.compile(r"^\| `(\w+)` \| (\w+) \|([^|]*)\|", re.MULTILINE)
     for name, kind, cell in row.findall(page.read_text()):
         labels = frozenset(re.findall(r"`(\w+)`", cell))
         if kind == "histogram":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import tomllib
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from tests.deploy.pods import arguments, environment
 from tests.deploy.tools import tool
 
 CHART = DEPLOY / "helm" / "npc"
+NETWORKS = [ip_network("192.0.2.0/24"), ip_network("2001:db8::/32")]
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +81,11 @@ def test_values_make_what_the_overlay_makes(
         ({"backend": "libiptc"}, "backend", "libiptc"),
         ({"backend": "nftables"}, "backend", "nftables"),
         ({"iptablesMode": "nft"}, "iptables_mode", "nft"),
+        ({"families": "dual"}, "families", "dual"),
+        ({"denyAction": "drop"}, "deny_action", "drop"),
+        ({"logDenied": True}, "log_denied", True),
+        ({"exemptCidrs": ["192.0.2.0/24", "2001:db8::/32"]}, "exempt_cidr", NETWORKS),
+        ({"terminateEstablished": True}, "terminate_established", True),
         ({"syncPeriod": "1h30m"}, "sync_period", 5400.0),
         ({"healthPort": 1234}, "health_address", ("127.0.0.1", 1234)),
         (
@@ -149,6 +156,8 @@ def test_what_is_set_of_the_pod_gets_there(helm: Path) -> None:
     ("values", "complaint"),
     [
         ({"backend": "ebpf"}, "backend"),
+        ({"denyAction": "shrug"}, "denyAction"),
+        ({"exemptCidrs": "192.0.2.0/24"}, "exemptCidrs"),
         ({"syncPeriod": "often"}, "syncPeriod"),
         ({"healthPort": "20245"}, "healthPort"),
         ({"bakcend": "nftables"}, "bakcend"),
