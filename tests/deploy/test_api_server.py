@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from tests.deploy.conftest import Cluster
-from tests.deploy.manifests import KUSTOMIZE, kustomize, overlays
+from tests.deploy.manifests import DEPLOY, KUSTOMIZE, kustomize, overlays
 from tests.deploy.tools import tool
 
 AGENT = "system:serviceaccount:kube-system:npc"
@@ -48,6 +48,12 @@ def test_the_server_accepts_every_manifest(cluster: Cluster, directory: Path) ->
     if any(manifest["apiVersion"] == MONITORING for manifest in manifests):
         _define_monitoring(cluster)
     for manifest in manifests:
+        cluster.apply(manifest, dry_run=True)
+
+
+@pytest.mark.parametrize("name", ["install", "cleanup"])
+def test_the_server_accepts_the_single_files(cluster: Cluster, name: str) -> None:
+    for manifest in yaml.safe_load_all((DEPLOY / f"{name}.yaml").read_text()):
         cluster.apply(manifest, dry_run=True)
 
 

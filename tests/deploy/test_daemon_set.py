@@ -85,9 +85,7 @@ def test_it_has_no_more_privileges_than_netfilter_takes(
     assert "privileged" not in context
     assert context["allowPrivilegeEscalation"] is False
     assert context["readOnlyRootFilesystem"] is True
-    without_iptables = "--backend=nftables" in container["args"]
-    needed = ["NET_ADMIN"] if without_iptables else ["NET_ADMIN", "NET_RAW"]
-    assert context["capabilities"] == {"drop": ["ALL"], "add": needed}
+    assert context["capabilities"] == {"drop": ["ALL"], "add": ["NET_ADMIN", "NET_RAW"]}
     assert (context["runAsUser"], context["runAsGroup"]) == (0, 0)
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     assert "hostPID" not in pod
