@@ -11,7 +11,7 @@ import yaml
 
 from tests.deploy.conftest import Cluster
 from tests.deploy.manifests import DEPLOY, KUSTOMIZE, kustomize, overlays
-from tests.deploy.tools import tool
+from tests.deploy.tools import built
 
 AGENT = "system:serviceaccount:kube-system:npc"
 SOMEBODY_ELSE = "system:serviceaccount:kube-system:default"
@@ -94,7 +94,7 @@ def test_the_server_counts_no_further_right(granted: Cluster) -> None:
 def _define_monitoring(cluster: Cluster) -> None:
     """Teach the server the kinds of Prometheus' operator, as that itself defines them."""
     for plural in ("podmonitors", "prometheusrules"):
-        definition = tool("crds") / f"monitoring.coreos.com_{plural}.yaml"
+        definition = built("crds") / f"monitoring.coreos.com_{plural}.yaml"
         cluster.apply(yaml.safe_load(definition.read_text()), dry_run=False)
     deadline = time.monotonic() + 20
     while cluster.request("GET", f"/apis/{MONITORING}/podmonitors")[0] != 200:

@@ -15,7 +15,7 @@ import yaml
 from npc import cli
 from tests.deploy.manifests import DEPLOY, KUSTOMIZE, ROOT, Manifest, kustomize, pick
 from tests.deploy.pods import arguments, environment
-from tests.deploy.tools import tool
+from tests.deploy.tools import built
 
 CHART = DEPLOY / "helm" / "npc"
 NETWORKS = [ip_network("192.0.2.0/24"), ip_network("2001:db8::/32")]
@@ -23,7 +23,7 @@ NETWORKS = [ip_network("192.0.2.0/24"), ip_network("2001:db8::/32")]
 
 @pytest.fixture(scope="module")
 def helm() -> Path:
-    return tool("helm")
+    return built("helm")
 
 
 def _template(helm: Path, values: dict[str, Any]) -> tuple[Manifest, ...]:

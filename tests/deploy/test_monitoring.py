@@ -14,7 +14,7 @@ import yaml
 
 from tests.deploy.manifests import DEPLOY, KUSTOMIZE, ROOT, kustomize, pick
 from tests.deploy.promql import documented, named
-from tests.deploy.tools import tool
+from tests.deploy.tools import promtool
 
 DOCUMENTED = documented(ROOT / "docs" / "metrics.md")
 # Made by Prometheus itself and by kube-state-metrics.
@@ -115,5 +115,5 @@ def test_an_alert_says_what_is_wrong_and_where_to_read_on(alert: dict[str, Any])
 
 def _promtool(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [tool("promtool"), *arguments], capture_output=True, text=True, timeout=60, check=False
+        [promtool(), *arguments], capture_output=True, text=True, timeout=60, check=False
     )

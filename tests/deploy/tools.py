@@ -1,7 +1,8 @@
-"""Helm, promtool and the definitions of Prometheus' operator, where they have been built."""
+"""Other programs that the tests ask, where they are."""
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -16,9 +17,17 @@ def find_tools() -> Path | None:
     return Path(done.stdout.strip()) if done.stdout.strip() else None
 
 
-def tool(name: str) -> Path:
-    """The path of a tool, or of the folder ``crds``; skips the test where there is none."""
+def built(name: str) -> Path:
+    """``helm``, or the folder ``crds``; skips the test where they have not been built."""
     tools = find_tools()
     if tools is None:
         pytest.skip(f"no {name}: let tests/deploy/binaries/build make one, which takes Go")
     return tools / name
+
+
+def promtool() -> str:
+    """Prometheus' tool; skips the test where there is none."""
+    found = shutil.which("promtool")
+    if found is None:
+        pytest.skip("no promtool: it is in Debian's package prometheus")
+    return found
