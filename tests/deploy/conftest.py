@@ -25,7 +25,7 @@ class Cluster:
     def request(
         self, method: str, path: str, body: Any = None, *, user: str | None = None
     ) -> tuple[int, Any]:
-        """The status, and the answer's JSON; of a watch only the status."""
+        """The status, and the answer if it is a JSON document, which that of a watch is not."""
         headers = {"Authorization": f"Bearer {ADMIN}", "Content-Type": "application/json"}
         if method == "PATCH":
             headers["Content-Type"] = "application/apply-patch+yaml"
@@ -38,8 +38,8 @@ class Cluster:
             headers=headers,
             retries=False,
         )
-        watch = "watch=" in path and response.status == 200
-        return response.status, None if watch else json.loads(response.data)
+        document = "watch=" not in path and "json" in response.headers["Content-Type"]
+        return response.status, json.loads(response.data) if document else None
 
     def apply(self, manifest: Manifest, *, dry_run: bool) -> None:
         """Server-side apply, as strict as the server can be.
