@@ -72,8 +72,9 @@ def start(table: Table, name: str, kubeconfig: Path, pods: int, size: float) -> 
             if goal:
                 row = Row(what, mine, theirs, fifth, mine <= theirs / 5)
             table.add(row)
+        table.add(Row("start, CPU us a pod", ours["cpu"] / pods * 1e6, peer["cpu"] / pods * 1e6))
         mine, theirs = ours["growth"] / pods, peer["growth"] / pods
-        row = Row("steady memory of a pod, bytes", mine, theirs)
+        row = Row("steady memory, bytes a pod", mine, theirs)
         if goal:
             row = Row(row.what, mine, theirs, "at most 1,024", mine <= KB)
         table.add(row)

@@ -16,12 +16,17 @@ class Row:
     met: bool | None = None
 
     def __str__(self) -> str:
-        peer = f"{self.peer:>12,.4g}" if self.peer is not None else f"{'':12}"
-        ratio = f"{self.ours / self.peer:>8.3f}" if self.peer else f"{'':8}"
+        ratio = f"{self.ours / self.peer:.3f}" if self.peer else ""
         verdict = {True: "met", False: "MISSED", None: ""}[self.met]
-        return (
-            f"{self.what:52} {self.ours:>12,.4g} {peer} {ratio}  {self.goal:24} {verdict}".rstrip()
-        )
+        numbers = f"{_number(self.ours):>12} {_number(self.peer):>12} {ratio:>8}"
+        return f"{self.what:52} {numbers}  {self.goal:16} {verdict}".rstrip()
+
+
+def _number(value: float | None) -> str:
+    """With three digits that matter, or all before the point."""
+    if value is None:
+        return ""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 @dataclass(slots=True)
