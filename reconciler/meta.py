@@ -150,24 +150,45 @@ class Typed(msgspec.Struct, rename="camel", frozen=True):
         return self.metadata.owner_references or ()
 
 
-class Unstructured:
-    """Any object as plain JSON, for kinds that have no type of their own. Not to be changed."""
+class _Head(msgspec.Struct, frozen=True):
+    metadata: ObjectMeta
 
-    __slots__ = ("data",)
+
+_decode_head = msgspec.json.Decoder(_Head).decode
+
+
+class Unstructured:
+    """Any object as plain JSON, for kinds that have no type of their own. Not to be changed.
+
+    What came from the server is kept as the bytes that it came in until ``data`` is read.
+    """
+
+    __slots__ = ("_data", "_meta")
 
     def __init__(self, data: dict[str, Any]) -> None:
-        self.data = data
+        """
+        :raises msgspec.ValidationError: if it has no metadata, or not of the API's types
+        """
+        self._meta = msgspec.convert(data, _Head).metadata
+        self._data: dict[str, Any] | bytes = data
 
     @classmethod
     def decode(cls, raw: bytes | msgspec.Raw) -> Unstructured:
         """Decode an object's JSON.
 
-        :raises msgspec.DecodeError: if it is not a JSON object with metadata
+        :raises msgspec.DecodeError: if it is not a JSON object with metadata of the API's types
         """
-        data = msgspec.json.decode(raw, type=dict[str, Any])
-        if not isinstance(data.get("metadata"), dict):
-            raise msgspec.ValidationError("Object missing required field `metadata`")
-        return cls(data)
+        found = cls.__new__(cls)
+        found._meta = _decode_head(raw).metadata
+        found._data = bytes(raw)  # not a view, which would keep the whole page
+        return found
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """The whole object."""
+        if isinstance(self._data, bytes):
+            self._data = msgspec.json.decode(self._data, type=dict[str, Any])
+        return self._data
 
     @property
     def metadata(self) -> dict[str, Any]:
@@ -177,36 +198,35 @@ class Unstructured:
 
     @property
     def namespace(self) -> str:
-        return str(self.metadata.get("namespace") or "")
+        return self._meta.namespace
 
     @property
     def name(self) -> str:
-        return str(self.metadata.get("name") or "")
+        return self._meta.name
 
     @property
     def uid(self) -> str:
-        return str(self.metadata.get("uid") or "")
+        return self._meta.uid
 
     @property
     def resource_version(self) -> str:
-        return str(self.metadata.get("resourceVersion") or "")
+        return self._meta.resource_version
 
     @property
     def labels(self) -> Mapping[str, str]:
-        return self.metadata.get("labels") or {}
+        return self._meta.labels or {}
 
     @property
     def annotations(self) -> Mapping[str, str]:
-        return self.metadata.get("annotations") or {}
+        return self._meta.annotations or {}
 
     @property
     def generation(self) -> int:
-        return int(self.metadata.get("generation") or 0)
+        return self._meta.generation
 
     @property
     def owner_references(self) -> Sequence[OwnerReference]:
-        found = self.metadata.get("ownerReferences") or ()
-        return msgspec.convert(found, tuple[OwnerReference, ...])
+        return self._meta.owner_references or ()
 
     def __repr__(self) -> str:
         return f"Unstructured({self.data.get('kind')} {key_of(self)}@{self.resource_version})"

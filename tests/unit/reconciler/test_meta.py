@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from collections.abc import Callable
 
 import msgspec
@@ -71,3 +72,39 @@ def test_a_type_names_the_fields_that_are_read() -> None:
         Shelf.decode(json.dumps({**BARE, "spec": {"maxSize": "4"}}).encode())
     with pytest.raises(msgspec.ValidationError, match="missing required field `metadata`"):
         Shelf.decode(b"{}")
+
+
+def test_what_has_no_type_is_kept_as_it_came_until_its_data_is_read() -> None:
+    containers = [{"name": f"c{i}", "ports": [{"port": i}], "env": []} for i in range(20)]
+    raws = [
+        json.dumps({**FULL, "number": number, "containers": containers}).encode()
+        for number in range(100)
+    ]
+    pages = [b"[" + raw + b"]" for raw in raws]
+    tracemalloc.start()
+    try:
+        objects = [
+            Unstructured.decode(msgspec.json.decode(page, type=list[msgspec.Raw])[0])
+            for page in pages
+        ]
+        assert {obj.name for obj in objects} == {"a"}
+        unread, _ = tracemalloc.get_traced_memory()
+        read = [obj.data for obj in objects]
+        decoded, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    size = sum(map(len, raws))
+    assert unread < size + 2000 * len(raws) < decoded
+    assert [data["number"] for data in read] == list(range(100))
+    assert all(obj.data is data for obj, data in zip(objects, read, strict=True))
+
+
+def test_what_has_no_type_may_be_made_of_a_dictionary() -> None:
+    obj = Unstructured(FULL)
+    assert (key_of(obj), obj.generation, obj.data) == (Request("shop", "a"), 3, FULL)
+    assert str(obj) == "Unstructured(Shelf shop/a@7)"
+    for data in ({}, {"metadata": None}):
+        with pytest.raises(msgspec.ValidationError, match="metadata"):
+            Unstructured(data)
+        with pytest.raises(msgspec.ValidationError, match="metadata"):
+            Unstructured.decode(json.dumps(data).encode())
