@@ -159,7 +159,7 @@ def test_files_that_can_be_read_are_no_problem(tmp_path: Path) -> None:
         ("OTEL_EXPORTER_OTLP_COMPRESSION", "zstd", "none, gzip, deflate); none is used"),
         ("OTEL_BSP_SCHEDULE_DELAY", "soon", "not a number from 1; 5000 is used"),
         ("OTEL_BSP_MAX_QUEUE_SIZE", "0", "not a number from 1; 4096 is used"),
-        ("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "5000", "not a number from 1 to 4096; 512 is used"),
+        ("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "5000", "not a number from 1 to 4096; 128 is used"),
         ("OTEL_METRIC_EXPORT_INTERVAL", "-1", "not a number from 1; 60000 is used"),
         ("OTEL_METRIC_EXPORT_TIMEOUT", "nan", "not a number from 1; 30000 is used"),
         ("OTEL_METRIC_EXPORT_TIMEOUT", "inf", "not a number from 1; 30000 is used"),
