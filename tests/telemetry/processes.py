@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import shutil
 import socket
 import subprocess
@@ -16,23 +17,9 @@ from pathlib import Path
 from typing import Any
 
 _BUILD = Path(__file__).parent / "otelcol" / "build"
+_SHIPPED = Path(__file__).parents[2] / "deploy" / "otel" / "collector.yaml"
 _READY_WITHIN = 30.0
 _DIE_WITH_US = ("setpriv", "--pdeathsig", "KILL")
-
-_COLLECTOR = """\
-receivers:
-  otlp: {{protocols: {{http: {{endpoint: "127.0.0.1:{port}"}}}}}}
-processors:
-  batch: {{timeout: 10ms}}
-exporters:
-  otlphttp: {{endpoint: "{forward}", compression: none}}
-  debug:
-service:
-  telemetry: {{metrics: {{level: none}}}}
-  pipelines:
-    traces: {{receivers: [otlp], processors: [batch], exporters: [otlphttp, debug]}}
-    metrics: {{receivers: [otlp], processors: [batch], exporters: [otlphttp, debug]}}
-"""
 
 _PROMETHEUS = """\
 global: {{scrape_interval: 1s}}
@@ -49,21 +36,32 @@ def find_collector() -> Path | None:
 
 
 class Collector:
-    """Takes OTLP on ``port`` and passes it on to ``forward``, a base URL."""
+    """Takes OTLP on ``port`` and passes it on to ``forward``, a base URL, as we ship it.
+
+    Other than that: it listens here, batches for less long, and serves no metrics of its own.
+    """
 
     def __init__(self, binary: Path, directory: Path, forward: str, port: int) -> None:
         self.url = f"http://127.0.0.1:{port}"
         self._directory = directory
-        config = directory / "collector.yaml"
-        config.write_text(_COLLECTOR.format(port=port, forward=forward))
-        self._command = [*_DIE_WITH_US, str(binary), "--config", str(config)]
+        self._environment = os.environ | {"OTLP_UPSTREAM": forward}
+        changes = (
+            f"receivers::otlp::protocols::http::endpoint: 127.0.0.1:{port}",
+            "processors::batch::timeout: 10ms",
+            "service::telemetry::metrics::level: none",
+        )
+        configs = [str(_SHIPPED), *(f"yaml:{change}" for change in changes)]
+        self._command = [*_DIE_WITH_US, str(binary)]
+        self._command += [word for config in configs for word in ("--config", config)]
         self._port = port
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Start it and wait until it listens."""
         with (self._directory / "collector.log").open("ab") as log:
-            self._process = subprocess.Popen(self._command, stdout=log, stderr=log)
+            self._process = subprocess.Popen(
+                self._command, env=self._environment, stdout=log, stderr=log
+            )
         _wait_until_ready(self._process, self._port, "/", self._directory / "collector.log")
 
     def signal(self, number: int) -> None:
