@@ -6,7 +6,12 @@ every span here costs a few microseconds and goes nowhere.
 
 from __future__ import annotations
 
-from opentelemetry import propagate, trace
+from opentelemetry import trace
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+# What the API server reads. The propagators that OTEL_PROPAGATORS names are loaded with the module
+# that knows them, and a wrong name there would end the program.
+_PROPAGATOR = TraceContextTextMapPropagator()
 
 
 def tracer() -> trace.Tracer:
@@ -18,5 +23,5 @@ def trace_headers() -> dict[str, str]:
     """Headers that continue the current trace in another process; none unless it is sampled."""
     headers: dict[str, str] = {}
     if trace.get_current_span().get_span_context().trace_flags.sampled:
-        propagate.inject(headers)
+        _PROPAGATOR.inject(headers)
     return headers

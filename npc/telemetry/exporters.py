@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import threading
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from opentelemetry.exporter.otlp.proto.http import Compression
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
@@ -18,26 +19,33 @@ from opentelemetry.sdk.metrics.export import (
 from opentelemetry.sdk.trace.export import ConsoleSpanExporter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from opentelemetry.sdk.metrics.export import MetricExporter, MetricReader, MetricsData
     from opentelemetry.sdk.trace.export import SpanExporter
 
     from npc.telemetry.settings import Otlp, Settings
 
+Exporter = TypeVar("Exporter")
+
+_log = logging.getLogger(__name__)
+
+# Of a header that it cannot read it logs all, and headers are where tokens are. ``settings`` says
+# which variable is wrong.
+logging.getLogger("opentelemetry.util.re").disabled = True
+
 
 def span_exporters(settings: Settings) -> Iterator[tuple[str, SpanExporter]]:
     """Those asked for, by name."""
-    if (otlp := settings.traces_otlp) is not None:
-        yield "otlp", OTLPSpanExporter(**_arguments(otlp))
+    for exporter in _otlp(OTLPSpanExporter, settings.traces_otlp, "traces"):
+        yield "otlp", exporter
     if settings.traces_console:
         yield "console", ConsoleSpanExporter(out=sys.stderr)
 
 
 def metric_exporters(settings: Settings) -> Iterator[MetricExporter]:
     """Those asked for; that for Prometheus is no exporter to the SDK, but a page to be read."""
-    if (otlp := settings.metrics_otlp) is not None:
-        yield CountedMetricExporter(**_arguments(otlp))
+    yield from _otlp(CountedMetricExporter, settings.metrics_otlp, "metrics")
     if settings.metrics_console:
         yield ConsoleMetricExporter(out=sys.stderr)
 
@@ -73,9 +81,15 @@ class CountedMetricExporter(OTLPMetricExporter):
             return dict(self._outcomes)
 
 
-def _arguments(otlp: Otlp) -> dict[str, Any]:
-    return {
-        "endpoint": otlp.endpoint,
-        "timeout": otlp.timeout,
-        "compression": Compression(otlp.compression),
-    }
+def _otlp(kind: Callable[..., Exporter], otlp: Otlp | None, signal: str) -> Iterator[Exporter]:
+    """One exporter, or none: what it reads from the environment by itself may be wrong too."""
+    if otlp is None:
+        return
+    try:
+        yield kind(
+            endpoint=otlp.endpoint,
+            timeout=otlp.timeout,
+            compression=Compression(otlp.compression),
+        )
+    except Exception as error:  # noqa: BLE001 - telemetry's faults never keep us from enforcing
+        _log.warning("no %s are exported: %s", signal, error)

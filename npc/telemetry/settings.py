@@ -136,6 +136,7 @@ class _Reader:
             self._report(name, f"{what}; no {signal.lower()} are exported")
         if wrong:
             return None
+        self._check_headers(signal)
         return Otlp(
             endpoint=self._endpoint(signal)[1],
             timeout=self.number(self._otlp_name(signal, "TIMEOUT"), 10_000, at_least=100) / 1000,
@@ -223,6 +224,15 @@ class _Reader:
             except OSError as error:
                 found.append((name, f"{error.strerror}"))
         return found
+
+    def _check_headers(self, signal: str) -> None:
+        """Headers may be secret, so none is shown."""
+        name = self._otlp_name(signal, "HEADERS")
+        pairs = [pair.partition("=") for pair in (self._get(name) or "").split(",") if pair.strip()]
+        if not all(key.strip() and equals for key, equals, _ in pairs):
+            self.problems.append(
+                f"{name}: not KEY=VALUE,KEY=VALUE; what cannot be read is left out"
+            )
 
     def _endpoint(self, signal: str) -> tuple[str, str]:
         """The variable that decides, and the URL."""

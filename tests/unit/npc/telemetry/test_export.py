@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import subprocess
+import sys
 import threading
 import time
 from typing import Any
@@ -102,6 +105,23 @@ def test_compression_and_headers_are_those_asked_for(
     [headers] = collector.headers
     assert headers["Content-Encoding"] == compression
     assert headers["authorization"] == "Bearer x"
+
+
+def test_what_an_exporter_cannot_use_costs_its_signal_and_no_secret_is_logged(
+    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("OTEL_PYTHON_EXPORTER_OTLP_HTTP_TRACES_CREDENTIAL_PROVIDER", "no-such")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "secret")
+    telemetry = start(OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:1")
+    assert telemetry.tracer_provider is None
+    assert telemetry.meter_provider is not None
+    assert "no traces are exported: " in caplog.text
+    assert "secret" not in caplog.text
+
+
+def test_a_wrong_propagator_does_not_end_the_agent() -> None:
+    environment = os.environ | {"OTEL_PROPAGATORS": "pigeon"}
+    subprocess.run([sys.executable, "-c", "import npc.agent"], env=environment, check=True)
 
 
 def test_a_sampler_that_takes_none_sends_none(collector: Receiver, start: Start) -> None:

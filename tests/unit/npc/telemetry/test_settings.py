@@ -176,6 +176,16 @@ def test_a_mistake_is_named_with_what_is_done_instead(variable: str, value: str,
     assert settings.queue == read({}).queue
 
 
+def test_a_header_that_cannot_be_read_is_named_and_not_shown() -> None:
+    headers = "authorization=x,secret"
+    settings, problem = _problem(
+        OTEL_EXPORTER_OTLP_TRACES_ENDPOINT="http://c", OTEL_EXPORTER_OTLP_HEADERS=headers
+    )
+    assert problem.startswith("OTEL_EXPORTER_OTLP_HEADERS: not KEY=VALUE")
+    assert "secret" not in problem
+    assert settings.traces_otlp is not None
+
+
 def test_a_samplers_argument_is_a_share() -> None:
     settings, problem = _problem(OTEL_TRACES_SAMPLER="traceidratio", OTEL_TRACES_SAMPLER_ARG="50")
     assert problem == "OTEL_TRACES_SAMPLER_ARG=50: not a number from 0 to 1; 1 is used"
