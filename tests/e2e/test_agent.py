@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import socket
 import subprocess
 import sys
 import threading
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from npc.lab import netns
 from tests.e2e.clusters import PORTS, policy, reached, small_cluster, wait_until
 
 if TYPE_CHECKING:
@@ -208,6 +210,20 @@ def test_five_thousand_policies_of_one_namespace_are_enforced_and_forgotten(lab:
         lab.api.delete("networkpolicies", name, "x")
     lab.settle()
     assert reached(lab) == set(PORTS)
+
+
+def test_the_node_reaches_its_pods_from_every_address_of_its_own(lab: Cluster) -> None:
+    node, server = lab.topology.nodes["node-1"], lab.host("x/server")
+    netns.ip(["addr add 192.0.2.9/32 dev lo"], node.namespace)
+    lab.apply(policy())
+    lab.settle()
+    assert reached(lab) == set()
+
+    def connect() -> None:
+        target = (server.addresses[0], PORTS[0])
+        socket.create_connection(target, timeout=10, source_address=("192.0.2.9", 0)).close()
+
+    netns.inside(node.namespace, connect)
 
 
 IPTABLES = ["--backend", "restore", "--iptables-mode"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -184,6 +185,16 @@ add NPC-M ::ffff:1.2.3.4
 create NPC-B bitmap:port range 0-1023
 add NPC-B 80
 """
+
+
+def test_options_that_newer_kernels_print_do_not_matter() -> None:
+    ipset = Ipset()
+    wanted = AddressSet("NPC-X", SetKind.ADDRESS, frozenset(["10.0.0.1"]))
+    extend_sets(ipset, Family.IPV4, create=[wanted])
+    more = " bucketsize 12 initval 0x6f3c1d2e"
+    saved = re.sub("(?m)^(create .*)$", rf"\1{more}", ipset(["ipset", "save"]))
+    assert more in saved
+    assert read_sets(lambda _argv, _stdin="": saved)[Family.IPV4] == {"NPC-X": wanted}
 
 
 def test_sets_of_others_and_other_types() -> None:
