@@ -44,22 +44,24 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     run = lab.add_parser("run", help="run scenarios with real packets, and compare")
     run.add_argument("scenarios", nargs="+", metavar="SCENARIO.yaml")
     run.add_argument("--json", action="store_true", help="one JSON object for each probe")
-    run.add_argument(
-        "--families",
-        choices=sorted(_FAMILIES),
-        default="ipv4",
-        help="the families of scenarios that name none (default: ipv4)",
-    )
+    _add_families(run, "the families of scenarios that name none")
     _add_mode(run)
     run.set_defaults(command=_guarded(_run))
 
     up = lab.add_parser("up", help="keep a cluster running, for kubectl and your own policies")
     up.add_argument("--nodes", type=_count, default=2, metavar="N", help="default: 2")
+    _add_families(up, "the families that the cluster has addresses of")
     _add_mode(up)
     up.set_defaults(command=_guarded(_up))
 
     clean = lab.add_parser("clean", help="remove what crashed labs left; live ones go on")
     clean.set_defaults(command=_guarded(_clean))
+
+
+def _add_families(parser: argparse.ArgumentParser, what: str) -> None:
+    parser.add_argument(
+        "--families", choices=_FAMILIES, default="ipv4", help=f"{what} (default: ipv4)"
+    )
 
 
 def _add_mode(parser: argparse.ArgumentParser) -> None:
@@ -155,7 +157,7 @@ def _run(args: argparse.Namespace) -> int:
 def _up(args: argparse.Namespace) -> int:
     from npc.lab.demo import up
 
-    return up(_enforcement(args), args.nodes)
+    return up(_enforcement(args), args.nodes, _FAMILIES[args.families])
 
 
 def _clean(_args: argparse.Namespace) -> int:

@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 from rich.console import Console
@@ -23,6 +23,11 @@ from npc.lab.runs import Run
 from npc.lab.traffic import Probe, Verdict
 from npc.ruleset import Protocol
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from npc.ruleset import Family
+
 PORT = 80
 
 _NAMESPACES = {"shop": "customer-facing", "ops": "trusted", "guest": "untrusted"}
@@ -32,7 +37,7 @@ _PODS = [
     ("ops", "monitor", "node-1"),
     ("guest", "visitor", "node-2"),
 ]
-_OUTSIDE = ("client", ("203.0.113.7",))
+_OUTSIDE = ("client", ("203.0.113.7", "2001:db8::7"))
 
 _DENY = {
     "apiVersion": "networking.k8s.io/v1",
@@ -112,12 +117,12 @@ def demo(enforcement: Enforcement) -> int:
     return 0
 
 
-def up(enforcement: Enforcement, nodes: int) -> int:
+def up(enforcement: Enforcement, nodes: int, families: Sequence[Family]) -> int:
     """Keep the demo's cluster running until a signal; the exit code."""
     console = _console()
     with Run() as run:
         names = [f"node-{n}" for n in range(1, nodes + 1)]
-        with cluster(run, names, enforcement=enforcement) as lab:
+        with cluster(run, names, enforcement=enforcement, families=families) as lab:
             _furnish(lab)
             config = run.directory / "kubeconfig"
             config.write_text(lab.api.kubeconfig())
@@ -228,7 +233,7 @@ def _print_inventory(console: Console, lab: Cluster) -> None:
             pod.node,
             "/".join(key),
             f"zone={labels['zone']}" if "zone" in labels else "",
-            pod.host.addresses[0],
+            " ".join(pod.host.addresses),
             pod.host.namespace,
         )
     console.print(Padding(table, (0, 0, 1, 2)))

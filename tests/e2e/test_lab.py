@@ -54,7 +54,10 @@ def lab(*arguments: object, **environment: str) -> subprocess.CompletedProcess[s
 def lab_up() -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A lab that runs until it is told to end, and its run."""
     process = subprocess.Popen(
-        [*LAB, "up", "--nodes", "1"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True
+        [*LAB, "up", "--nodes", "1", "--families", "dual"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     try:
         assert process.stdout is not None

@@ -19,6 +19,7 @@ from opentelemetry.trace import Tracer
 
 from npc.agent import _caches, _controller
 from npc.controller import Caches, PolicySync
+from npc.dataplane import DataplaneError
 from npc.health import (
     FAILING_SECONDS,
     STUCK_SECONDS,
@@ -28,7 +29,7 @@ from npc.health import (
     describe_state,
 )
 from npc.metrics import Metrics
-from npc.ruleset import Direction, Family
+from npc.ruleset import Direction, Family, Ruleset
 from reconciler.controller import Controller
 from reconciler.manager import Runnable
 from reconciler.stop import Stop
@@ -198,6 +199,28 @@ def test_a_failed_apply_is_seen_and_tried_again_from_what_the_kernel_holds() -> 
         a.settle()
         assert a.dataplane.observed == 2
         assert check_sync(a.sync) is None
+
+
+def test_what_follows_a_sync_is_part_of_it_and_is_tried_again() -> None:
+    followed: list[Ruleset] = []
+
+    def after(ruleset: Ruleset) -> None:
+        followed.append(ruleset)
+        if len(followed) == 1:
+            raise DataplaneError("not yet")
+
+    dataplane = FakeDataplane()
+    caches = _caches(FakeTransport())
+    sync = PolicySync(caches, dataplane, node="n1", families=(Family.IPV4,), after=after)
+    reports = []
+    with pytest.raises(DataplaneError):
+        sync.full_sync("full-sync")
+    reports.append(sync.report.last_error)
+    sync.full_sync("full-sync")
+    reports.append(sync.report.last_error)
+    assert reports == ["not yet", None]
+    assert followed == [dataplane.applied[0]] * 2
+    assert len(dataplane.applied) == 1
 
 
 def test_nothing_is_applied_while_the_server_cannot_be_listed() -> None:
