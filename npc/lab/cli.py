@@ -44,6 +44,11 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     run = lab.add_parser("run", help="run scenarios with real packets, and compare")
     run.add_argument("scenarios", nargs="+", metavar="SCENARIO.yaml")
     run.add_argument("--json", action="store_true", help="one JSON object for each probe")
+    run.add_argument(
+        "--control",
+        action="store_true",
+        help="run no agents and expect every probe to be allowed, to see that nothing else denies",
+    )
     _add_families(run, "the families of scenarios that name none")
     _add_mode(run)
     run.set_defaults(command=_guarded(_run))
@@ -133,11 +138,14 @@ def _run(args: argparse.Namespace) -> int:
 
     families = _FAMILIES[args.families]
     scenarios = [found for path in args.scenarios for found in scenario.read(path, families)]
+    enforcement: Enforcement | None = _enforcement(args)
+    if args.control:
+        scenarios, enforcement = [runner.control(found) for found in scenarios], None
     console = Console(highlight=False)
     results: list[runner.Result] = []
     started = time.monotonic()
     with Run() as run:
-        for done, found in runner.run_all(run, scenarios, _enforcement(args)):
+        for done, found in runner.run_all(run, scenarios, enforcement):
             results += found
             if args.json:
                 for result in found:
@@ -149,7 +157,7 @@ def _run(args: argparse.Namespace) -> int:
     if not args.json:
         console.print(
             f"{len(scenarios)} scenarios, {len(results)} probes, {wrong} not as expected"
-            f" (backend {args.backend}, mode {args.mode})"
+            f" ({'no agents' if args.control else f'backend {args.backend}, mode {args.mode}'})"
         )
     return 1 if wrong else 0
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from npc.lab.cluster import Cluster, cluster
@@ -53,10 +53,17 @@ class Result:
             return Expect.DROP if self.outcome.silent else Expect.REJECT
         return Expect(self.outcome.verdict.value)
 
-    @property
-    def open(self) -> bool:
-        """Whether nothing stopped the probe, whatever the scenario says."""
-        return self.outcome.verdict is Verdict.ALLOW
+
+def control(scenario: Scenario) -> Scenario:
+    """The same scenario where nothing enforces: every probe is allowed.
+
+    If it goes otherwise, its denials may come from something else than enforcement.
+    """
+    steps = (
+        replace(step, probes=tuple(replace(p, expect=Expect.ALLOW) for p in step.probes))
+        for step in scenario.steps
+    )
+    return replace(scenario, steps=tuple(steps))
 
 
 def run_all(
@@ -66,7 +73,7 @@ def run_all(
 
     A scenario whose nodes are the first of another's shares its cluster, emptied in between, if
     they agree in all else that makes a cluster. Without ``enforcement`` no agent runs, and every
-    probe should be allowed.
+    probe should be allowed: see ``control``.
 
     :raises AgentError: if an agent does not do its work
     :raises LabError: if a scenario asks for what cannot be, or the lab itself fails
@@ -182,13 +189,12 @@ def _probe(
     address = target.address(family.value)
     if address is None or source.address(family.value) is None:
         return None
-    expects_answer = expectation.expect is Expect.ALLOW or not lab.agents
     return Probe(
         source,
         address,
         expectation.port or 0,
         expectation.protocol,
-        patience=_PATIENCE if expects_answer else SILENCE,
+        patience=_PATIENCE if expectation.expect is Expect.ALLOW else SILENCE,
         size=expectation.size,
         hold=expectation.hold is not None,
         over=None if expectation.over is None else held[expectation.over, family],

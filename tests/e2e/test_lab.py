@@ -102,6 +102,12 @@ def test_a_mismatch_is_exit_code_1_and_named_with_its_line(scenario: Path) -> No
     assert "expected allow, got deny" in done.stdout
 
 
+def test_the_control_enforces_nothing_and_expects_that(scenario: Path) -> None:
+    done = lab("run", "--control", scenario)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "1 scenarios, 2 probes, 0 not as expected (no agents)" in done.stdout
+
+
 def test_json_is_one_object_for_each_probe(scenario: Path) -> None:
     done = lab("run", "--json", "--mode", "legacy", scenario)
     assert done.returncode == 0, done.stderr

@@ -27,15 +27,21 @@ pytestmark = pytest.mark.netns
 STRICT = ("--strict-startup", "--pod-cidr", "10.244.1.0/24")
 
 
-@pytest.fixture(params=["nft", "legacy"])
-def mode(request: pytest.FixtureRequest) -> str:
-    name: str = request.param
-    return name
+BACKENDS = {
+    "nft": ("--backend", "restore", "--iptables-mode", "nft"),
+    "legacy": ("--backend", "restore", "--iptables-mode", "legacy"),
+    "nftables": ("--backend", "nftables"),
+}
+
+
+@pytest.fixture(params=BACKENDS)
+def backend(request: pytest.FixtureRequest) -> tuple[str, ...]:
+    return BACKENDS[request.param]
 
 
 @pytest.fixture
-def strict(mode: str) -> Iterator[Cluster]:
-    with small_cluster(mode, *STRICT) as made:
+def strict(backend: tuple[str, ...]) -> Iterator[Cluster]:
+    with small_cluster("nft", *backend, *STRICT) as made:
         yield made
 
 
@@ -95,8 +101,10 @@ def test_a_restart_without_the_api_server_holds_nothing_that_was_known(strict: C
     assert reached(lab) == set(PORTS)
 
 
-def test_denied_packets_are_logged_with_their_direction_a_few_a_minute(mode: str) -> None:
-    with small_cluster(mode, "--log-denied") as lab:
+def test_denied_packets_are_logged_with_their_direction_a_few_a_minute(
+    backend: tuple[str, ...],
+) -> None:
+    with small_cluster("nft", *backend, "--log-denied") as lab:
         egress = policy(name="out")
         egress["spec"] |= {"podSelector": {"matchLabels": {"app": "client"}}}
         egress["spec"] |= {"policyTypes": ["Egress"]}
@@ -112,8 +120,8 @@ def test_denied_packets_are_logged_with_their_direction_a_few_a_minute(mode: str
             assert listener.prefixes(2) == ["npc: denied egress"] * 2
 
 
-def test_a_server_that_keeps_sending_does_not_keep_its_connection(mode: str) -> None:
-    with small_cluster(mode, "--terminate-established") as lab:
+def test_a_server_that_keeps_sending_does_not_keep_its_connection(backend: tuple[str, ...]) -> None:
+    with small_cluster("nft", *backend, "--terminate-established") as lab:
         client, server = lab.host("x/client"), lab.host("x/server")
         address = (server.addresses[0], 4000)
         listening = netns.inside(server.namespace, lambda: socket.create_server(address))
