@@ -1,9 +1,9 @@
 """What the backends cost: to write a node's rules, and for each packet that the rules judge.
 
 Writing: a node whose pods are all isolated in both directions, ten of them to a chain; a chain has
-five rules, of ten sets of peers. ``full`` writes everything into an empty kernel, ``one pod`` adds a
-pod to its chains and to one set of peers, ``one rule`` changes a rule of one chain, ``observe``
-reads everything back. Medians.
+five rules, of ten sets of peers. ``full`` writes everything into an empty kernel, ``one pod`` adds
+a pod to its chains and to one set of peers, ``one rule`` changes the rules of one chain in each
+direction, ``observe`` reads everything back. Medians.
 
 Packets: datagrams of one pod to another that no connection is remembered for, so that each is
 judged; every pod of the node has a chain of its own, and theirs are the last. The time is that of
@@ -22,8 +22,18 @@ import time
 from dataclasses import dataclass
 
 from npc.plan import make_plan
-from npc.ruleset import AddressSet, Chain, Direction, Family, Ports, Protocol, Rule, Ruleset
-from npc.ruleset import SetKind, SetRef
+from npc.ruleset import (
+    AddressSet,
+    Chain,
+    Direction,
+    Family,
+    Ports,
+    Protocol,
+    Rule,
+    Ruleset,
+    SetKind,
+    SetRef,
+)
 from tests.contract.dataplane.netns import Namespace
 from tests.contract.dataplane.node import VARIANTS, make_dataplane
 from tests.contract.dataplane.samples import nothing, ruleset
@@ -150,9 +160,8 @@ def main() -> None:
         sys.exit("needs root: it makes network namespaces")
     with tempfile.TemporaryDirectory() as directory:
         os.environ["XTABLES_LOCKFILE"] = f"{directory}/xtables.lock"
-        print(
-            f"{'backend':10} {'pods':>6} {'full ms':>9} {'one pod':>9} {'one rule':>9} {'observe':>9}"
-        )
+        columns = ("full ms", "one pod", "one rule", "observe")
+        print(f"{'backend':10} {'pods':>6}", *(f"{name:>9}" for name in columns))
         for size in SIZES:
             for variant in VARIANTS:
                 cost = writing(variant, size)

@@ -12,7 +12,6 @@ from tests.property.npc.reference import Cluster
 from tests.property.npc.strategies import NODE, choices, clusters
 from tests.property.npc.test_compile import Snapshot, compiled, packets, thorough
 
-
 enough = settings(thorough, max_examples=100)
 
 
