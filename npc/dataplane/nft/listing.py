@@ -1,6 +1,7 @@
 """What ``nft -j list table`` prints, as text in the words of ``layout``.
 
-Versions of nft differ in how they print for people; its JSON is a format that others rely on.
+Versions of nft differ in how they print for people; its JSON is a format that others rely on. It is
+not always the same either: version 1.1.4 prints a single flag without the list around it.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ _SET_KEYS = {"family", "name", "table", "type", "handle", "flags", "elem"}
 def _set(content: Mapping[str, Any]) -> NftSet:
     _expect(content, _SET_KEYS)
     flags = content.get("flags", [])
-    if flags not in ([], ["interval"]):
+    if flags not in ([], ["interval"], "interval"):
         raise ForeignError(f"the set {content['name']} is of another type")
     return NftSet(
         content["name"],
@@ -173,7 +174,7 @@ def _left(found: Any) -> str:
             return f"meta {key}"
         case {"ct": {"key": key, **rest}} if not rest:
             return f"ct {key}"
-        case {"fib": {"result": result, "flags": [flag]}}:
+        case {"fib": {"result": result, "flags": [str(flag)] | str(flag)}}:
             return f"fib {flag} {result}"
         case {"concat": list(parts)}:
             return " . ".join(map(_left, parts))
