@@ -110,7 +110,7 @@ class RestoreDataplane:
         sets.extend_sets(self._run, family, plan.create, plan.replace, plan.add)
         if plan.changes_rules:
             counted = self._count_denied(family) if plan.write_dispatch else {}
-            self._write_table(family, _transaction(self._read_hooks(family), plan))
+            self._write_rules(plan)
             for direction, packets in counted.items():
                 self._denied[family, direction] += packets
             if plan.write_dispatch:
@@ -119,6 +119,11 @@ class RestoreDataplane:
         for name in sets.destroy_sets(self._run, plan.destroy):
             log.warning("the set %s is still in use and stays until a later sync", name)
         self._written[family] = plan.desired
+
+    def _write_rules(self, plan: FamilyPlan) -> None:
+        """Change chains, dispatch and jumps, all in one transaction of the kernel."""
+        family = plan.desired.family
+        self._write_table(family, _transaction(self._read_hooks(family), plan))
 
     def denied_packets(self) -> Mapping[Direction, int]:
         """Count the packets refused since this object was made; see ``Dataplane``."""
@@ -179,9 +184,7 @@ def _known_chain(
 
 def _transaction(table: FilterTable, plan: FamilyPlan) -> list[str]:
     """All changes of chains and jumps, given the table as it is."""
-    chains = {chain.name: layout.chain_rules(chain) for chain in plan.write_chains}
-    if plan.write_dispatch:
-        chains |= layout.fixed_chains(plan.desired)
+    chains = written_chains(plan)
     lines = ["*filter"]
     # This creates a chain or empties it. Stale chains may lead to each other: empty them all first.
     lines += (f":{name} - [0:0]" for name in (*chains, *plan.delete_chains))
@@ -192,6 +195,12 @@ def _transaction(table: FilterTable, plan: FamilyPlan) -> list[str]:
         lines += (layout.jump(hook).replace("-A", "-I", 1) for hook in layout.JUMPS)
     lines += (f"-X {name}" for name in plan.delete_chains)
     return [*lines, "COMMIT"]
+
+
+def written_chains(plan: FamilyPlan) -> dict[str, list[str]]:
+    """The rules of every chain that the plan creates or replaces, in the spelling of iptables."""
+    chains = {chain.name: layout.chain_rules(chain) for chain in plan.write_chains}
+    return chains | layout.fixed_chains(plan.desired) if plan.write_dispatch else chains
 
 
 def _deleted(table: FilterTable) -> list[str]:

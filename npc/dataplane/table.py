@@ -104,6 +104,11 @@ def parse_save(saved: str) -> FilterTable:
 
 def options_of(rule: str) -> Options:
     """The options of a rule printed as ``-A CHAIN ...``; a negated one begins with ``!``."""
+    return tuple(sorted(option for option in spelled_options(rule) if option[0] != "-m"))
+
+
+def spelled_options(rule: str) -> list[tuple[str, ...]]:
+    """The options of a rule as they stand there, those that load a match included."""
     found: list[list[str]] = []
     negated = ""
     for match in list(_TOKEN.finditer(rule))[2:]:
@@ -115,4 +120,4 @@ def options_of(rule: str) -> Options:
             negated = ""
         else:
             found[-1].append(bare if bare is not None else _ESCAPED.sub(r"\1", quoted))
-    return tuple(sorted(tuple(option) for option in found if option[0] != "-m"))
+    return [tuple(option) for option in found]

@@ -8,6 +8,7 @@ import subprocess
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from npc.dataplane.libiptc import LibiptcDataplane
 from npc.dataplane.mode import Mode, tool
 from npc.dataplane.nft.layout import TABLE
 from npc.dataplane.nftables import NftablesDataplane
@@ -28,7 +29,10 @@ if TYPE_CHECKING:
     from npc.ruleset import Ruleset
 
 
-IPTABLES = {"nft": Mode.NFT, "legacy": Mode.LEGACY}
+TOOLS = {"nft": Mode.NFT, "legacy": Mode.LEGACY}
+"""The dataplane that writes by the tools of iptables, by its mode."""
+
+IPTABLES = {**TOOLS, "libiptc": Mode.LEGACY}
 """The dataplanes of iptables, by the mode in which it shows their rules."""
 
 VARIANTS = {**IPTABLES, "nftables": Mode.NFT}
@@ -39,7 +43,9 @@ def make_dataplane(variant: str, family: Family, run: Run = run_tool) -> Datapla
     """A dataplane that remembers nothing."""
     if variant == "nftables":
         return NftablesDataplane([family], run)
-    return RestoreDataplane(IPTABLES[variant], [family], run)
+    if variant == "libiptc":
+        return LibiptcDataplane([family], run)
+    return RestoreDataplane(TOOLS[variant], [family], run)
 
 
 @dataclass

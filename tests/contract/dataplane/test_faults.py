@@ -22,7 +22,7 @@ from npc.plan import make_plan, state_of
 from npc.ruleset import AddressSet, Family, Ruleset, SetKind
 from tests.contract.dataplane import samples
 from tests.contract.dataplane.netns import Namespace
-from tests.contract.dataplane.node import IPTABLES, Node, make_node
+from tests.contract.dataplane.node import TOOLS, Node, make_node
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,7 +40,7 @@ OBSERVING = {"nft": 2, "legacy": 2, "nftables": 1}
 AT_ANY_CALL = [(variant, n) for variant, calls in CALLS.items() for n in range(1, calls + 1)]
 
 
-@pytest.fixture(params=IPTABLES)
+@pytest.fixture(params=TOOLS)
 def variant(request: pytest.FixtureRequest) -> str:
     value: str = request.param
     return value
@@ -186,6 +186,19 @@ def test_a_set_that_vanished_fails_the_whole_transaction(node4: Node) -> None:
     with pytest.raises(ToolError, match=r"Set NPC-.* doesn't exist.*\[line \d+: -A NPC-"):
         node4.dataplane.apply(plan)
     assert node4.ours() == before
+
+
+def test_a_stray_that_left_by_itself_is_found_out_by_the_retry(node: Node) -> None:
+    desired = samples.simple(node.family, 1)
+    node.iptables("-N KUBE-X")
+    node.iptables("-N NPC-STALE")
+    node.iptables("-A KUBE-X -j NPC-STALE")
+    plan = make_plan(node.dataplane.observe(), desired)
+    node.iptables("-F KUBE-X")
+    with pytest.raises(DataplaneError, match="-D KUBE-X"):
+        node.dataplane.apply(plan)
+    node.sync(desired)
+    assert node.dataplane.observe() == state_of(desired)
 
 
 def test_an_absent_tool_is_named_with_its_package(node4: Node, wrapped: Wrapped) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from npc.dataplane import DataplaneError
+from npc.dataplane.libiptc import LibiptcDataplane
 from npc.dataplane.mode import Mode, tool
 from npc.dataplane.restore import RestoreDataplane, cleanup_node
 from npc.dataplane.tools import run_tool
@@ -157,19 +158,6 @@ def test_strays_in_chains_of_others_are_removed(node: Node) -> None:
     node.sync(samples.simple(node.family, 1))
     assert node.ours() == before
     assert make_plan(node.dataplane.observe(), samples.simple(node.family, 1)).empty
-
-
-def test_a_stray_that_left_by_itself_is_found_out_by_the_retry(node: Node) -> None:
-    desired = samples.simple(node.family, 1)
-    node.iptables("-N KUBE-X")
-    node.iptables("-N NPC-STALE")
-    node.iptables("-A KUBE-X -j NPC-STALE")
-    plan = make_plan(node.dataplane.observe(), desired)
-    node.iptables("-F KUBE-X")
-    with pytest.raises(DataplaneError, match="-D KUBE-X"):
-        node.dataplane.apply(plan)
-    node.sync(desired)
-    assert node.dataplane.observe() == state_of(desired)
 
 
 def test_all_chains_gone_is_repaired(node: Node) -> None:
@@ -328,9 +316,25 @@ def test_cleanup_says_what_it_could_not_remove(node: Node) -> None:
     assert node.ours() == [f"-A INPUT -m set --match-set {name} src -j ACCEPT"]
 
 
+def opened(node: Node, mode: str | None = None) -> RestoreDataplane:
+    """The node's kind of dataplane, by the way that the agent takes."""
+    kind = LibiptcDataplane if node.variant == "libiptc" else RestoreDataplane
+    return kind.open(mode or node.mode.value, [node.family])
+
+
+def test_open_leaves_the_rules_in_force_alone(node: Node) -> None:
+    node.sync(samples.everything(node.family))
+    before = node.saved()
+    opened(node)
+    assert node.saved() == before
+
+
+def test_open_takes_nft_where_the_kubelet_says_nothing(namespace: Namespace) -> None:
+    assert RestoreDataplane.open("auto", [Family.IPV4]).mode is Mode.NFT
+
+
 def test_open_sees_that_the_machine_can_do_it_and_leaves_nothing(node: Node) -> None:
-    opened = RestoreDataplane.open("auto", [node.family])
-    assert opened.mode is Mode.NFT
+    assert opened(node).mode is node.mode
     assert node.sets() == {}
     assert node.ours() == []
 
@@ -339,4 +343,4 @@ def test_open_follows_the_kubelet(node4: Node) -> None:
     run_tool(
         [tool(node4.mode, Family.IPV4, "restore")], "*mangle\n:KUBE-KUBELET-CANARY -\nCOMMIT\n"
     )
-    assert RestoreDataplane.open("auto", [Family.IPV4]).mode is node4.mode
+    assert opened(node4, "auto").mode is node4.mode
