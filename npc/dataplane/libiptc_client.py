@@ -64,7 +64,7 @@ class _Running:
         self._socket, theirs = socket.socketpair()
         self._socket.settimeout(TIMEOUT_SECONDS)
         self._replies = self._socket.makefile("rb")
-        with theirs:
+        try:
             self.process = subprocess.Popen(
                 program,
                 stdin=theirs.fileno(),
@@ -72,6 +72,12 @@ class _Running:
                 env={**os.environ, "LC_ALL": "C"},
                 process_group=0,
             )
+        except OSError as error:
+            self._replies.close()
+            self._socket.close()
+            raise ToolError(f"the libiptc worker could not be started: {error}") from error
+        finally:
+            theirs.close()
         # Also at the end of the interpreter, and when nobody refers to this any more.
         self.end = weakref.finalize(self, _end, self.process, self._replies, self._socket)
 
