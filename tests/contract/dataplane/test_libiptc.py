@@ -351,9 +351,8 @@ def _python(*lines: str) -> list[str]:
         (
             _python(
                 "from iptc import ip4tc",
-                "from npc.dataplane.libiptc_worker import table",
-                "def init(name): table._errno_location()[0] = 2",
-                "ip4tc.iptc.iptc_init = init",
+                "init = ip4tc.iptc.iptc_init",
+                "ip4tc.iptc.iptc_init = lambda name: init(b'absent')",
             ),
             r"Table does not exist .* \[this kernel has no legacy iptables",
         ),
