@@ -7,6 +7,7 @@ request finds a new one.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import select
 import signal
@@ -22,11 +23,10 @@ def main() -> None:
     """Serve the agent."""
     # A service manager sends it to all processes of the agent, which then ends its sync first.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    with socket.socket(fileno=sys.stdin.fileno()) as agent, agent.makefile("rw") as lines:
-        for line in lines:
+    with contextlib.suppress(ConnectionError), socket.socket(fileno=sys.stdin.fileno()) as agent:
+        for line in agent.makefile("r"):
             reply = _answer(agent, json.loads(line))
-            lines.write(json.dumps(reply) + "\n")
-            lines.flush()
+            agent.sendall(json.dumps(reply).encode() + b"\n")
             if reply:
                 break
 

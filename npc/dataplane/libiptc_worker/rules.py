@@ -18,7 +18,7 @@ from npc.dataplane.table import spelled_options
 from npc.ruleset import PREFIX, Family
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 # An extension ends a failed parse by a jump out of it. The library makes that jump from Python code
 # that C calls, which leaves the interpreter's frames behind; C alone can make it as well.
@@ -51,14 +51,29 @@ class _StandardTarget(ctypes.Structure):
 
 
 class Builder:
-    """Makes the rules of one transaction; equal matches and targets are parsed once.
-
-    Not longer: a set that is destroyed and made again has another number in the kernel.
-    """
+    """Makes the rules of one family's chains, each but once as far as that can be told."""
 
     def __init__(self, family: Family) -> None:
         self._family = family
         self._parts: dict[tuple[object, ...], bytes] = {}
+        self._last: dict[str, dict[str, bytes]] = {}
+
+    def begin(self, deleted: Iterable[str]) -> None:
+        """Start a transaction, in which these chains go.
+
+        Sets have numbers in the kernel, and one that was made again has another. So what refers to
+        one is kept for a transaction alone, what does not for as long as its chain.
+        """
+        self._parts.clear()
+        for name in deleted:
+            self._last.pop(name, None)
+
+    def build_chain(self, name: str, rules: Sequence[str]) -> list[bytes]:
+        """The entries of a whole chain; errors as in ``build``."""
+        last = self._last.get(name, {})
+        entries = {rule: last.get(rule) or self.build(rule) for rule in rules}
+        self._last[name] = {r: entry for r, entry in entries.items() if "--match-set" not in r}
+        return [entries[rule] for rule in rules]
 
     def build(self, rule: str) -> bytes:
         """The entry for a rule of the form ``-A CHAIN ...``; the chain's name is not in it.

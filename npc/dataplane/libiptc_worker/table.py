@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import errno
 import fcntl
+import functools
 import os
 import signal
 from dataclasses import dataclass, field
@@ -34,6 +35,15 @@ _LIBRARIES = {
     Family.IPV4: (ip4tc.iptc, ip4tc.ipt_entry),
     Family.IPV6: (ip6tc.ip6tc, ip6tc.ip6t_entry),
 }
+_NO_KERNEL = "this kernel has no legacy iptables"
+_REASONS = {
+    errno.EPERM: "needs root, or the capability CAP_NET_ADMIN",
+    errno.ENOENT: _NO_KERNEL,
+    errno.ENOPROTOOPT: _NO_KERNEL,
+    errno.EPROTONOSUPPORT: _NO_KERNEL,
+}
+
+_builder = functools.cache(Builder)
 _errno_location = ctypes.CDLL(None).__errno_location
 _errno_location.restype = ctypes.POINTER(ctypes.c_int)
 
@@ -43,8 +53,9 @@ class Change:
     """What to do in the table of one family; rules in the spelling of iptables.
 
     ``chains`` are created or replaced as a whole, ``jumps`` become the only rules of others that
-    lead to us and the first of their chains, ``delete`` are chains that go. ``lock_seconds`` is how
-    long to wait for another program to give the xtables lock back.
+    lead to us and the first of their chains (without any, all stay as they are), ``delete`` are
+    chains that go. ``lock_seconds`` is how long to wait for another program to give the xtables
+    lock back.
     """
 
     family: Family
@@ -60,8 +71,9 @@ def carry_out(change: Change, is_wanted: Callable[[], bool]) -> None:
     :raises MissingError: if the kernel cannot, or we may not
     :raises RefusedError: if it fails otherwise, or another program keeps the lock
     """
-    builder = Builder(change.family)
-    chains = {name: [builder.build(r) for r in rules] for name, rules in change.chains.items()}
+    builder = _builder(change.family)
+    builder.begin(change.delete)
+    chains = {name: builder.build_chain(name, rules) for name, rules in change.chains.items()}
     jumps = {hook: builder.build(rule) for hook, rule in change.jumps.items()}
     with xtables_lock(change.lock_seconds):
         for _ in range(TRIES):
@@ -113,10 +125,10 @@ class Table:
         self._handle = self._call.iptc_init(b"filter")
         if not self._handle:
             number, said = self._error()
-            reason = "needs root, or the capability CAP_NET_ADMIN"
-            if number != errno.EPERM:
-                reason = "this kernel has no legacy iptables"
-            raise MissingError(f"cannot read the IPv{family.value} filter table: {said} [{reason}]")
+            failure = f"cannot read the IPv{family.value} filter table: {said}"
+            if reason := _REASONS.get(number):
+                raise MissingError(f"{failure} [{reason}]")
+            raise RefusedError(failure)
 
     def __enter__(self) -> Self:
         return self
@@ -135,7 +147,9 @@ class Table:
         jumps: Mapping[str, bytes],
         delete: Sequence[str],
     ) -> None:
-        """Change the copy: replace chains, see that exactly the jumps lead to us, delete chains."""
+        """Change the copy: replace chains, then, unless there are no jumps, see that exactly they
+        lead to us, then delete chains.
+        """
         present = set(self._chains())
         stale = [name for name in delete if name.encode() in present]
         # Stale chains may lead to each other: empty them all first.
@@ -145,7 +159,8 @@ class Table:
         for name, entries in chains.items():
             for entry in entries:
                 self._do("append_entry", name, entry)
-        self._lead(jumps)
+        if jumps:
+            self._lead(jumps)
         for name in stale:
             self._do("delete_chain", name)
 
