@@ -1,8 +1,8 @@
 """How long the rules of legacy iptables take by iptables-restore and by libiptc; needs root.
 
 All pods are on this node and isolated by the policies of ``compile.py``. ``all`` writes everything
-into an empty table, ``chain`` one chain that lost a rule, ``pod`` what a pod that is gone changes in
-the dispatch and the denial. Medians in milliseconds, of the rules alone: the sets are there, and
+into an empty table, ``chain`` one chain that lost a rule, ``pod`` what a pod that is gone changes
+in the dispatch and the denial. Medians in milliseconds, of the rules alone: the sets are there, and
 the worker runs, though it has seen none of the rules.
 """
 

@@ -8,6 +8,7 @@ parses it once more, which takes most of its time; no step of ours prints.
 from __future__ import annotations
 
 import ctypes
+import ipaddress
 import socket
 from typing import TYPE_CHECKING, Any
 
@@ -132,6 +133,9 @@ class Builder:
 def _set_field(rule: Any, flag: str, *arguments: str) -> None:
     """Set what every rule has: addresses and protocol."""
     (value,) = arguments
+    if ":" in value and not value.endswith("/128"):
+        # The library keeps bits of the host beside a shorter prefix; nothing would match.
+        value = str(ipaddress.IPv6Network(value, strict=False))
     if flag == "-s":
         rule.src = value
     elif flag == "-d":
@@ -146,7 +150,11 @@ def _parse(rule: Any, extension: Any, name: str, options: Sequence[_Option]) -> 
     """Let an extension read its options.
 
     Not by the library's ``set_parameter``, which takes a value that begins with ``!`` for negated.
+    The room that an extension gets for its own use is ours too; the library's has been freed.
     """
+    module = extension._module
+    room = (ctypes.c_ubyte * module.udata_size)()
+    module.udata = ctypes.cast(room, ctypes.c_void_p)
     for flag, *arguments in options:
         if (name, arguments) == ("comment", [""]):
             # The library cannot pass an empty text on, and a new comment is empty already.

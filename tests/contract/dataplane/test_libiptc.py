@@ -19,6 +19,7 @@ import pytest
 from npc.dataplane import DataplaneError, MissingToolError, libiptc, libiptc_client
 from npc.dataplane.libiptc import LibiptcDataplane
 from npc.dataplane.libiptc_client import PROGRAM, Worker
+from npc.dataplane.mode import tool
 from npc.dataplane.tools import ToolError, run_tool
 from npc.plan import make_plan, state_of
 from npc.ruleset import Family, Ruleset
@@ -87,6 +88,75 @@ def test_the_rules_are_those_of_the_tool(node: Node, made: Callable[[Family], Ru
     node.sync(_new(node.family))
     node.sync(made(node.family))
     assert sorted(node.saved()) == sorted(known)
+
+
+_BOTH_FAMILIES = [
+    "-j DROP",
+    "-g NPC-OTHER",
+    '-m comment --comment "!" -j RETURN',
+    '-m comment --comment "!a --b -c" -j RETURN',
+    "-p tcp -m tcp ! --dport 80:90 -j RETURN",
+    "-p udp -m multiport --dports 53,5353 -j RETURN",
+    "-p sctp -m sctp --dport 7 -j RETURN",
+    "-m mark --mark 0x4000/0x4000 -j RETURN",
+    "-m limit --limit 10/min --limit-burst 20 -j RETURN",
+    "-m set ! --match-set NPC-SET src -m addrtype ! --dst-type LOCAL -j RETURN",
+    "-m conntrack --ctstate NEW -m conntrack ! --ctstate DNAT -j RETURN",
+    '-j NFLOG --nflog-prefix "NPC denied " --nflog-group 10',
+    '-j LOG --log-prefix "NPC denied " --log-level 6',
+]
+_OTHER_RULES = {
+    Family.IPV4: [
+        *_BOTH_FAMILIES,
+        "-s 10.0.0.5/8 -d 0.0.0.0/0 -j RETURN",
+        "-s 10.0.0.5 -j REJECT --reject-with icmp-admin-prohibited",
+        "-p icmp -m icmp --icmp-type 8 -j RETURN",
+    ],
+    Family.IPV6: [
+        *_BOTH_FAMILIES,
+        "-s fd00::5/8 -d ::/0 -j RETURN",
+        "-s fd00::5 -d fd00:1234:5678::/45 -j REJECT --reject-with icmp6-adm-prohibited",
+    ],
+}
+
+
+def test_every_kind_of_rule_is_that_of_the_tool(node: Node) -> None:
+    inet = "inet" if node.family is Family.IPV4 else "inet6"
+    run_tool(["ipset", "create", "NPC-SET", "hash:ip", "family", inet])
+    rules = [f"-A NPC-MANY {rule}" for rule in _OTHER_RULES[node.family]]
+    chains = {"NPC-OTHER": [], "NPC-MANY": rules}
+    Worker().ask({"family": node.family.value, "chains": chains, "lock_seconds": 5})
+    written = node.saved()
+    lines = ["*filter", ":NPC-OTHER -", ":NPC-MANY -", *rules, "COMMIT"]
+    run_tool([tool(node.mode, node.family, "restore"), "-w", "5"], "\n".join(lines) + "\n")
+    assert written == node.saved()
+
+
+@pytest.mark.parametrize(
+    ("rule", "said"),
+    [
+        ("-p carp -j RETURN", "-p carp is not known here"),
+        ("! -s 10.0.0.1 -j RETURN", "!-s 10.0.0.1 is not known here"),
+        ("-p tcp -m tcp --tpc 80 -j RETURN", "'tcp' of iptables refuses `--tpc 80'"),
+        ("-p tcp -m tcp --dport no-such-port -j RETURN", "refuses `--dport no-such-port'"),
+        ("-s 10.0.0.999 -j RETURN", "10.0.0.999"),
+        ("-j NPC-ABSENT", "the kernel refused the transaction: No chain/target/match by that name"),
+        ("-j REJECT --reject-with tcp-reset", "the kernel refused the transaction: "),
+    ],
+)
+def test_a_rule_that_cannot_be_is_refused_with_the_rest(node4: Node, rule: str, said: str) -> None:
+    """The library's own short way leaves out what it does not know: the rule allows more."""
+    chains = {"NPC-GOOD": ["-A NPC-GOOD -j DROP"], "NPC-BAD": [f"-A NPC-BAD {rule}"]}
+    with pytest.raises(ToolError, match=said):
+        Worker().ask({"family": 4, "chains": chains, "lock_seconds": 5})
+    assert node4.ours() == []
+
+
+@pytest.mark.parametrize("rule", ["-m no-such-match -j RETURN", "-j NO-SUCH-TARGET"])
+def test_an_extension_that_is_not_there_is_missing(node4: Node, rule: str) -> None:
+    with pytest.raises(MissingToolError, match=r"has no (match|target) '(?i:no-such)"):
+        Worker().ask({"family": 4, "chains": {"NPC-X": [f"-A NPC-X {rule}"]}, "lock_seconds": 5})
+    assert node4.ours() == []
 
 
 def test_one_worker_serves_both_families(namespace: Namespace) -> None:
