@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from npc.dataplane.tools import Run
     from npc.plan import FamilyPlan
-    from npc.ruleset import Family
+    from npc.ruleset import Direction, Family
 
 log = logging.getLogger(__name__)
 
@@ -69,3 +69,8 @@ class LibiptcDataplane(RestoreDataplane):
                 "lock_seconds": LOCK_SECONDS,
             }
         )
+
+    def _read_denied(self, family: Family) -> dict[Direction, int]:
+        chains = list(layout.DENY.values())
+        counted = self._worker.ask({"family": family.value, "refused_in": chains})
+        return {direction: counted[chain] for direction, chain in layout.DENY.items()}

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import weakref
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from npc.dataplane import MissingToolError
 from npc.dataplane.tools import TIMEOUT_SECONDS, ToolError
@@ -30,8 +30,8 @@ class Worker:
         self._program = program
         self._running: _Running | None = None
 
-    def ask(self, request: Mapping[str, object]) -> None:
-        """Have one request carried out.
+    def ask(self, request: Mapping[str, object]) -> dict[str, int]:
+        """Have one request carried out; what it asked to count, by chain.
 
         :raises ToolError: if it failed, or the program ended or did not answer in time; the
             kernel has carried out all of it or nothing
@@ -43,14 +43,14 @@ class Worker:
         try:
             reply = running.exchange(json.dumps(request) + "\n")
         except BaseException:
-            self._running = None
-            running.end()
+            self.close()
             raise
-        if reply:
-            self._running = None
-            running.end()
+        if "error" in reply:
+            self.close()
             kind = MissingToolError if reply["missing"] else ToolError
             raise kind(f"libiptc: {reply['error']}")
+        counted: dict[str, int] = reply["counted"]
+        return counted
 
     def close(self) -> None:
         """End the program, if it runs."""
@@ -81,7 +81,7 @@ class _Running:
         # Also at the end of the interpreter, and when nobody refers to this any more.
         self.end = weakref.finalize(self, _end, self.process, self._replies, self._socket)
 
-    def exchange(self, line: str) -> dict[str, str | bool]:
+    def exchange(self, line: str) -> dict[str, Any]:
         """Send a request and wait for its reply."""
         try:
             self._socket.sendall(line.encode())
@@ -94,7 +94,7 @@ class _Running:
             reply = b""
         if not reply.endswith(b"\n"):
             raise ToolError(f"the libiptc worker {self._how_it_ended()}")
-        answer: dict[str, str | bool] = json.loads(reply)
+        answer: dict[str, Any] = json.loads(reply)
         return answer
 
     def _how_it_ended(self) -> str:

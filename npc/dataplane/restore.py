@@ -134,8 +134,9 @@ class RestoreDataplane:
         return total
 
     def _count_denied(self, family: Family) -> dict[Direction, int]:
-        if family not in self._counting:
-            return {}
+        return self._read_denied(family) if family in self._counting else {}
+
+    def _read_denied(self, family: Family) -> dict[Direction, int]:
         argv = [tool(self.mode, family), "-w", str(LOCK_SECONDS), "-v", "-S"]
         return {
             direction: refused(rules_of(self._run([*argv, chain])))

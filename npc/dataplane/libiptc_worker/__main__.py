@@ -27,21 +27,26 @@ def main() -> None:
         for line in agent.makefile("r"):
             reply = _answer(agent, json.loads(line))
             agent.sendall(json.dumps(reply).encode() + b"\n")
-            if reply:
+            if "error" in reply:
                 break
 
 
-def _answer(agent: socket.socket, request: dict[str, Any]) -> dict[str, str | bool]:
-    """The reply to one request: empty if it was carried out."""
+def _answer(agent: socket.socket, request: dict[str, Any]) -> dict[str, Any]:
+    """Carry out one request and say what was counted, or what went wrong."""
     hangup = select.poll()
     hangup.register(agent, select.POLLRDHUP)
+    family = Family(request.pop("family"))
+    counted: dict[str, int] = {}
     try:
         table = _load()
-        change = table.Change(**request | {"family": Family(request["family"])})
-        table.carry_out(change, is_wanted=lambda: not hangup.poll(0))
+        if "refused_in" in request:
+            counted = table.count_refused(family, request["refused_in"])
+        else:
+            change = table.Change(family, **request)
+            table.carry_out(change, is_wanted=lambda: not hangup.poll(0))
     except RefusedError as error:
         return {"error": str(error), "missing": isinstance(error, MissingError)}
-    return {}
+    return {"counted": counted}
 
 
 def _load() -> Any:

@@ -89,6 +89,16 @@ def carry_out(change: Change, is_wanted: Callable[[], bool]) -> None:
     )
 
 
+def count_refused(family: Family, chains: Sequence[str]) -> dict[str, int]:
+    """By chain, how many packets met a rule of it that refuses them.
+
+    :raises MissingError: if the kernel cannot, or we may not
+    :raises RefusedError: if it fails otherwise
+    """
+    with Table(family) as table:
+        return {name: table.refused(name) for name in chains}
+
+
 @contextlib.contextmanager
 def xtables_lock(seconds: int) -> Iterator[None]:
     """Hold the lock of all programs that write by legacy iptables; wait for it that long."""
@@ -163,6 +173,14 @@ class Table:
             self._lead(jumps)
         for name in stale:
             self._do("delete_chain", name)
+
+    def refused(self, chain: str) -> int:
+        """How many packets met a rule of that chain that refuses them."""
+        return sum(
+            entry[0].counters.pcnt
+            for entry in self._entries(chain.encode())
+            if self._call.iptc_get_target(entry, self._handle) in {b"DROP", b"REJECT"}
+        )
 
     def commit(self) -> bool:
         """Swap the changed copy in; ``False`` if the table is another one by now."""

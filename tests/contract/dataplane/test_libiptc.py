@@ -22,7 +22,7 @@ from npc.dataplane.libiptc_client import PROGRAM, Worker
 from npc.dataplane.mode import tool
 from npc.dataplane.tools import ToolError, run_tool
 from npc.plan import make_plan, state_of
-from npc.ruleset import Family, Ruleset
+from npc.ruleset import Denial, DenyAction, Family, Ruleset
 from tests.contract.dataplane import samples
 from tests.contract.dataplane.netns import Namespace
 from tests.contract.dataplane.node import Node
@@ -80,7 +80,11 @@ def _rules_of(variant: str, desired: Ruleset) -> list[str]:
 # -- what is written -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("made", [samples.nothing, samples.everything, _old])
+def _decided(family: Family) -> Ruleset:
+    return samples.decided(family, Denial(DenyAction.DROP, log=True))
+
+
+@pytest.mark.parametrize("made", [samples.nothing, samples.everything, _old, _decided])
 def test_the_rules_are_those_of_the_tool(node: Node, made: Callable[[Family], Ruleset]) -> None:
     known = _rules_of("legacy", made(node.family))
     node.sync(made(node.family))
