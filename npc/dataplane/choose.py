@@ -6,6 +6,7 @@ import logging
 import socket
 from typing import TYPE_CHECKING
 
+from npc.dataplane.libiptc import LibiptcDataplane
 from npc.dataplane.nftables import NftablesDataplane
 from npc.dataplane.others import SoleDataplane
 from npc.dataplane.restore import RestoreDataplane
@@ -25,6 +26,7 @@ log = logging.getLogger(__name__)
 _BACKENDS: dict[str, Open] = {
     "restore": RestoreDataplane.open,
     "nftables": lambda _mode, families, run: NftablesDataplane.open(families, run),
+    "libiptc": LibiptcDataplane.open,
 }
 _AUTO = "restore"
 

@@ -32,6 +32,7 @@ class LibiptcDataplane(RestoreDataplane):
         self, families: Iterable[Family], run: Run = run_tool, worker: Worker | None = None
     ) -> None:
         super().__init__(Mode.LEGACY, families, run)
+        self.name = "libiptc"
         self._worker = worker or Worker()
 
     @classmethod

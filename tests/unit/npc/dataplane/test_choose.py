@@ -55,3 +55,9 @@ def test_every_backend_needs_a_machine_that_can(backend: str) -> None:
 
 def test_this_kernel_speaks_ipv4() -> None:
     assert kernel_has(Family.IPV4)
+
+
+@pytest.mark.parametrize("mode", ["auto", "nft"])
+def test_libiptc_is_for_nodes_of_legacy_iptables(mode: str) -> None:
+    with pytest.raises(MissingToolError, match="this node uses nft"):
+        open_dataplane("libiptc", mode, [Family.IPV4], lambda argv, stdin="": "")
