@@ -415,7 +415,10 @@ def _python(*lines: str) -> list[str]:
     [
         (["setpriv", "--bounding-set", "-net_admin", *PROGRAM], r"\[needs root, or the capability"),
         (
-            _python("from npc.dataplane.libiptc_worker import table", "table.os.setuid(65534)"),
+            _python(
+                "from npc.dataplane.libiptc_worker import __main__, table",
+                "table.os.setuid(65534)",
+            ),
             r"cannot open the xtables lock .* \[needs root",
         ),
         (
