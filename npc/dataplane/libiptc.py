@@ -49,7 +49,7 @@ class LibiptcDataplane(RestoreDataplane):
             raise MissingToolError(
                 "libiptc writes legacy iptables alone, and this node uses nft: other programs "
                 "would not see the rules, and packets would pass two sets of tables [choose the "
-                "dataplane of iptables, or the mode `legacy' if that is what this node uses]"
+                "backend `restore', or the mode `legacy' if that is what this node uses]"
             )
         dataplane = cls(families, run)
         log.info("rules are written by libiptc (legacy) and ipset")
