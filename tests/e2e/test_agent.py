@@ -227,6 +227,7 @@ def test_the_node_reaches_its_pods_from_every_address_of_its_own(lab: Cluster) -
 
 
 IPTABLES = ["--backend", "restore", "--iptables-mode"]
+LIBIPTC = ["--backend", "libiptc", "--iptables-mode", "legacy"]
 
 
 @pytest.mark.parametrize(
@@ -236,8 +237,17 @@ IPTABLES = ["--backend", "restore", "--iptables-mode"]
         ([*IPTABLES, "legacy"], ["--backend", "nftables"]),
         (["--backend", "nftables"], [*IPTABLES, "nft"]),
         ([*IPTABLES, "nft", "--families", "dual"], [*IPTABLES, "nft"]),
+        ([*IPTABLES, "nft"], LIBIPTC),
+        (LIBIPTC, ["--backend", "nftables"]),
     ],
-    ids=["other mode", "to nftables", "from nftables", "fewer families"],
+    ids=[
+        "other mode",
+        "to nftables",
+        "from nftables",
+        "fewer families",
+        "to libiptc",
+        "from libiptc",
+    ],
 )
 def test_an_agent_that_enforces_otherwise_leaves_nothing_of_the_old_way(
     before: list[str], after: list[str]

@@ -18,6 +18,7 @@ ENFORCED = [
     Enforcement("restore", "nft"),
     Enforcement("restore", "legacy"),
     Enforcement("nftables"),
+    Enforcement("libiptc", "legacy"),
 ]
 BOTH = (Family.IPV4, Family.IPV6)
 # Two families show what each of them does; with one alone it is the others' absence that matters.

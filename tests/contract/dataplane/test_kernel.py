@@ -329,13 +329,6 @@ def test_open_leaves_the_rules_in_force_alone(node: Node) -> None:
     assert node.saved() == before
 
 
-def test_open_leaves_the_rules_in_force_alone(node: Node) -> None:
-    node.sync(samples.everything(node.family))
-    before = node.saved()
-    type(node.dataplane).open(node.mode.value, [node.family])
-    assert node.saved() == before
-
-
 def test_open_takes_nft_where_the_kubelet_says_nothing(namespace: Namespace) -> None:
     assert RestoreDataplane.open("auto", [Family.IPV4]).mode is Mode.NFT
 
