@@ -37,7 +37,7 @@ _LIBRARIES = {
 }
 _NO_KERNEL = "this kernel has no legacy iptables"
 _REASONS = {
-    errno.EPERM: "needs root, or the capability CAP_NET_ADMIN",
+    errno.EPERM: "needs root, or the capabilities CAP_NET_ADMIN and CAP_NET_RAW",
     errno.ENOENT: _NO_KERNEL,
     errno.ENOPROTOOPT: _NO_KERNEL,
     errno.EPROTONOSUPPORT: _NO_KERNEL,

@@ -25,7 +25,7 @@ from npc.plan import make_plan, state_of
 from npc.ruleset import Denial, DenyAction, Family, Ruleset
 from tests.contract.dataplane import samples
 from tests.contract.dataplane.netns import Namespace
-from tests.contract.dataplane.node import Node
+from tests.contract.dataplane.node import Node, make_node
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -170,6 +170,21 @@ def test_one_worker_serves_both_families(namespace: Namespace) -> None:
         desired = Ruleset(families)
         dataplane.apply(make_plan(dataplane.observe(), desired))
         assert dataplane.observe() == state_of(desired)
+
+
+def test_an_agent_changes_between_the_tool_and_libiptc_without_writing_a_rule(node: Node) -> None:
+    desired = _old(node.family)
+    make_node("legacy", node.family).sync(desired)
+    assert node.sync(desired).empty
+    node.sync(_new(node.family))
+    assert make_node("legacy", node.family).sync(_new(node.family)).empty
+
+
+def test_two_capabilities_are_enough(node: Node) -> None:
+    alone = ["setpriv", "--bounding-set", "-all,+net_admin,+net_raw", *PROGRAM]
+    with _worker(node, alone):
+        node.sync(samples.everything(node.family))
+        assert node.dataplane.observe() == state_of(samples.everything(node.family))
 
 
 def test_no_other_table_comes_to_be(node: Node) -> None:
@@ -413,7 +428,8 @@ def _python(*lines: str) -> list[str]:
 @pytest.mark.parametrize(
     ("program", "said"),
     [
-        (["setpriv", "--bounding-set", "-net_admin", *PROGRAM], r"\[needs root, or the capability"),
+        (["setpriv", "--bounding-set", "-net_admin", *PROGRAM], r"\[needs root, or .*NET_ADMIN"),
+        (["setpriv", "--bounding-set", "-net_raw", *PROGRAM], r"\[needs root, or .*NET_RAW"),
         (
             _python(
                 "from npc.dataplane.libiptc_worker import __main__, table",
@@ -434,7 +450,7 @@ def _python(*lines: str) -> list[str]:
             r"Table does not exist .* \[this kernel has no legacy iptables",
         ),
     ],
-    ids=["capability", "root", "library", "kernel"],
+    ids=["net-admin", "net-raw", "root", "library", "kernel"],
 )
 def test_what_is_missing_is_told_from_a_fault(
     namespace: Namespace, program: Sequence[str], said: str
