@@ -1,4 +1,4 @@
-"""How a ruleset looks as nftables' table ``inet npc``; docs/adr/0011-nftables.md says why.
+"""How a ruleset looks as nftables' table ``inet npc``; docs/adr/0013-nftables.md says why.
 
     input, forward, output      base chains: what needs no verdict ends at once; then, by a look-up
                                 in a verdict map, a packet of an isolated pod jumps to its chain
