@@ -52,8 +52,8 @@ WRITERS = ("nft", "legacy", "nftables")
 SIZES = (100, 1_000, 5_000)
 BOUND = (10, 100, 1_000, 5_000)
 ROUNDS = 5
-FLOOD_SECONDS = 1.0
-BATCH = 100
+FLOOD_SECONDS = 2.0
+BATCH = 10
 
 
 def address(number: int) -> str:

@@ -38,9 +38,10 @@ def _fresh(desired: Ruleset) -> str:
         return "\n".join(sorted(_listed().splitlines()))
 
 
-@given(st.lists(st.tuples(clusters(), choices()), min_size=2, max_size=5), st.data())
+@pytest.mark.timeout(300)
+@given(st.lists(st.tuples(clusters(), choices()), min_size=2, max_size=3), st.data())
 @settings(
-    max_examples=15,
+    max_examples=10,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
