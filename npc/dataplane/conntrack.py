@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from npc.dataplane.tools import Run
 
 _FAMILIES = {Family.IPV4: "ipv4", Family.IPV6: "ipv6"}
-_FIELD = re.compile(r"\b(src|dst|sport|dport)=(\S+)")
+_TUPLE = r"src=(\S+) dst=(\S+)(?: sport=(\d+) dport=(\d+))?"
+_FLOW = re.compile(rf"^\S+ +(\d+) .*?\b{_TUPLE}.*?\b{_TUPLE}", re.MULTILINE)
 _NONE = "0 flow entries have been deleted"
 _LOCAL = re.compile(r"\|-- (\S+)\n\s+/32 host LOCAL")
 
@@ -65,22 +66,17 @@ def require_conntrack(run: Run) -> None:
 def read_flows(run: Run, family: Family) -> Iterator[Flow]:
     """All connections of a family."""
     listed = run(["conntrack", "-L", "-f", _FAMILIES[family]])
-    for line in listed.splitlines():
-        fields = _FIELD.findall(line)
-        starts = [place for place, (key, _) in enumerate(fields) if key == "src"]
-        if len(starts) == 2:
-            original, reply = (
-                _tuple(dict(fields[start:end]), family)
-                for start, end in ((0, starts[1]), (starts[1], None))
-            )
-            yield Flow(int(line.split(None, 2)[1]), original, reply)
+    for match in _FLOW.finditer(listed):
+        protocol, *fields = match.groups()
+        yield Flow(int(protocol), _tuple(family, *fields[:4]), _tuple(family, *fields[4:]))
 
 
-def _tuple(fields: dict[str, str], family: Family) -> Tuple:
-    source, destination = fields["src"], fields["dst"]
+def _tuple(
+    family: Family, source: str, destination: str, source_port: str | None, port: str | None
+) -> Tuple:
     if family is Family.IPV6:
         source, destination = (str(ipaddress.IPv6Address(a)) for a in (source, destination))
-    return Tuple(source, destination, int(fields.get("sport", 0)), int(fields.get("dport", 0)))
+    return Tuple(source, destination, int(source_port or 0), int(port or 0))
 
 
 def forget(run: Run, family: Family, selection: Selection) -> None:

@@ -31,6 +31,7 @@ BACKENDS = {
     "nft": ("--backend", "restore", "--iptables-mode", "nft"),
     "legacy": ("--backend", "restore", "--iptables-mode", "legacy"),
     "nftables": ("--backend", "nftables"),
+    "libiptc": ("--backend", "libiptc", "--iptables-mode", "legacy"),
 }
 
 
