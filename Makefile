@@ -26,6 +26,8 @@ test: setup
 		"(KUBEBUILDER_ASSETS names their folder; tests/envtest/binaries/build makes one)"
 	@[ -n "$$(tests/telemetry/otelcol/build --find)" ] || echo "==> no OpenTelemetry Collector: tests against it" \
 		"are skipped (tests/telemetry/otelcol/build makes one)"
+	@[ -n "$$(tests/deploy/binaries/build --find)" ] || echo "==> no helm: tests of the chart are skipped" \
+		"(tests/deploy/binaries/build makes one)"
 	$(BIN)/pytest -n $(JOBS) --dist worksteal
 
 lint: setup

@@ -17,7 +17,7 @@ from packaging.requirements import Requirement
 
 from tests.deploy.image import Stage, build, in_container, parse
 from tests.deploy.manifests import DEPLOY, KUSTOMIZE, ROOT, Manifest, kustomize, pick
-from tests.deploy.test_privileges import MODES, capabilities, confined
+from tests.deploy.test_privileges import WAYS, capabilities, confined
 from tests.e2e.clusters import policy, reached, small_cluster
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -103,7 +103,7 @@ class Image:
 
 
 @pytest.mark.netns
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_what_comes_out_runs_and_enforces() -> None:
     """One test for all of it, as the image is made in a minute and used in seconds."""
     if shutil.which("debootstrap") is None:
@@ -114,8 +114,9 @@ def test_what_comes_out_runs_and_enforces() -> None:
         _has_our_packages_from_the_wheel(image)
         _has_the_iptables_library_whole(image)
         _has_nothing_that_only_builds(image)
-        for mode in MODES:
-            _enforces(image, mode)
+        _knows_its_version(image)
+        for backend, mode in WAYS:
+            _enforces(image, backend, mode)
 
 
 def _runs_on_a_read_only_root(image: Image) -> None:
@@ -141,9 +142,17 @@ def _has_nothing_that_only_builds(image: Image) -> None:
         assert image.run("sh", "-c", f"command -v {name}").returncode != 0, name
 
 
-def _enforces(image: Image, mode: str) -> None:
+def _knows_its_version(image: Image) -> None:
+    """Which the telemetry names."""
+    done = image.run(
+        "python", "-c", "from importlib.metadata import version as v; print(v('fullsync'))"
+    )
+    assert done.stdout.strip() == PROJECT["version"], done.stderr
+
+
+def _enforces(image: Image, backend: str, mode: str) -> None:
     """The agent, with the DaemonSet's capabilities and its own tools."""
-    with small_cluster(mode) as lab:
+    with small_cluster(mode, f"--backend={backend}") as lab:
         agent = lab.agents["node-1"]
         agent.stop()
         npc = [*confined(capabilities()), "/opt/npc/bin/npc"]

@@ -10,7 +10,8 @@ from tests.e2e.clusters import policy, reached, small_cluster
 
 pytestmark = pytest.mark.netns
 
-MODES = ["nft", "legacy"]
+WAYS = [("restore", "nft"), ("restore", "legacy"), ("nftables", "nft")]
+"""How rules may be written: the backend, and which iptables."""
 
 
 def capabilities() -> list[str]:
@@ -31,9 +32,9 @@ def confined(capabilities: list[str]) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_the_capabilities_suffice(mode: str) -> None:
-    with small_cluster(mode) as lab:
+@pytest.mark.parametrize(("backend", "mode"), WAYS)
+def test_the_capabilities_suffice(backend: str, mode: str) -> None:
+    with small_cluster(mode, f"--backend={backend}") as lab:
         agent = lab.agents["node-1"]
         agent.stop()
         agent.program = [*confined(capabilities()), *agent.program]
@@ -44,10 +45,11 @@ def test_the_capabilities_suffice(mode: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lost", "mode"), [("NET_ADMIN", "nft"), ("NET_ADMIN", "legacy"), ("NET_RAW", "legacy")]
+    ("lost", "backend", "mode"),
+    [*(("NET_ADMIN", *way) for way in WAYS), ("NET_RAW", "restore", "legacy")],
 )
-def test_each_capability_is_needed(lost: str, mode: str) -> None:
-    with small_cluster(mode) as lab:
+def test_each_capability_is_needed(lost: str, backend: str, mode: str) -> None:
+    with small_cluster(mode, f"--backend={backend}") as lab:
         agent = lab.agents["node-1"]
         agent.stop()
         left = [name for name in capabilities() if name != lost]
