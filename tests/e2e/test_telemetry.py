@@ -13,7 +13,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from npc.lab import netns
-from tests.deploy.tools import tool
+from tests.deploy.tools import promtool
 from tests.e2e.clusters import policy, reached, small_cluster, wait_until
 from tests.telemetry.receiver import Mode, Receiver, receiver
 
@@ -108,9 +108,8 @@ def test_metrics_are_served_though_nothing_is_exported(lab: Cluster) -> None:
 
 
 def test_prometheus_linter_finds_no_fault_with_the_metrics(lab: Cluster) -> None:
-    promtool = tool("promtool")
     checked = subprocess.run(
-        [promtool, "check", "metrics"],
+        [promtool(), "check", "metrics"],
         input=_page(lab),
         capture_output=True,
         text=True,
