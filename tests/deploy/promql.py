@@ -39,6 +39,15 @@ def named(expression: str) -> Named:
     return Named(frozenset(metrics), frozenset(labels))
 
 
+def selected(expression: str) -> set[tuple[str, str, str]]:
+    """The metrics, labels and values that it selects series by: ``m{l="v"}`` is ``m, l, v``."""
+    return {
+        (metric, label, value)
+        for metric, matchers in re.findall(r"(\w+)\{([^}]*)\}", expression)
+        for label, value in re.findall(r'(\w+)="([^"]*)"', matchers)
+    }
+
+
 def documented(page: Path) -> dict[str, frozenset[str]]:
     """The metrics of docs/metrics.md with their labels; a histogram by the names of its series."""
     found: dict[str, frozenset[str]] = {}

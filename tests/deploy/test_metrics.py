@@ -12,7 +12,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from npc.lab import netns
 from tests.deploy.manifests import ROOT
-from tests.deploy.promql import documented
+from tests.deploy.promql import documented, selected
+from tests.deploy.test_monitoring import ALERTS, QUERIES
 from tests.e2e.clusters import policy, small_cluster
 
 ANY_PROGRAM = re.compile(r"process_\w+|python_\w+|target_info")
@@ -20,18 +21,12 @@ BEFORE_THE_FIRST = {"workqueue_retries_total"}
 """Counters that have no series before there is something to count."""
 
 
-@pytest.mark.netns
-def test_the_page_lists_what_the_agent_serves() -> None:
-    listed = documented(ROOT / "docs" / "metrics.md")
-    served = _served()
-    ours = {name for name in served if not ANY_PROGRAM.fullmatch(name)}
-    assert ours - listed.keys() == set()
-    assert listed.keys() - served.keys() == BEFORE_THE_FIRST
-    assert {name: served[name] for name in ours} == {name: listed[name] for name in ours}
+Series = list[tuple[str, dict[str, str]]]
 
 
-def _served() -> dict[str, frozenset[str]]:
-    """The series of an agent that exports to nobody, each with the labels that tell them apart."""
+@pytest.fixture(scope="module")
+def served() -> Series:
+    """The names and labels of what an agent serves that exports to nobody."""
     with small_cluster("nft") as lab:
         agent = lab.agents["node-1"]
         agent.stop()
@@ -44,11 +39,38 @@ def _served() -> dict[str, frozenset[str]]:
         lab.apply(policy(80))
         lab.settle()
         page = netns.inside(lab.topology.nodes["node-1"].namespace, _page)
+    families = text_string_to_metric_families(page)
+    return [(sample.name, sample.labels) for family in families for sample in family.samples]
+
+
+@pytest.mark.netns
+def test_the_page_lists_what_the_agent_serves(served: Series) -> None:
     found: dict[str, set[str]] = defaultdict(set)
-    for family in text_string_to_metric_families(page):
-        for sample in family.samples:
-            found[sample.name] |= sample.labels.keys() - {"le"}
-    return {name: frozenset(labels) for name, labels in found.items()}
+    for name, labels in served:
+        if not ANY_PROGRAM.fullmatch(name):
+            found[name] |= labels.keys() - {"le"}
+    listed = documented(ROOT / "docs" / "metrics.md")
+    of_any_program = {name for name in listed if ANY_PROGRAM.fullmatch(name)}
+    assert found == {
+        name: labels
+        for name, labels in listed.items()
+        if name not in BEFORE_THE_FIRST | of_any_program
+    }
+    assert of_any_program <= {name for name, _ in served}
+
+
+@pytest.mark.netns
+def test_alerts_and_panels_select_series_that_there_are(served: Series) -> None:
+    """By labels of our own: ``job`` and ``daemonset`` are of who scrapes."""
+    there = {(name, *item) for name, labels in served for item in labels.items()}
+    asked = {
+        selection
+        for expression in [*(alert["expr"] for alert in ALERTS), *QUERIES]
+        for selection in selected(expression)
+        if selection[0] not in BEFORE_THE_FIRST and selection[1] not in ("job", "daemonset")
+    }
+    assert asked
+    assert asked - there == set()
 
 
 def _page() -> str:
