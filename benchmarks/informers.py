@@ -57,27 +57,22 @@ def start(table: Table, name: str, kubeconfig: Path, pods: int, size: float) -> 
         with Child("rig.contestant", kind, str(kubeconfig)) as contestant:
             found[kind] = contestant.call("sync", pods=pods)
     peer = found.pop("official")
-    fifth = "at most 1/5"
     for kind, ours in found.items():
-        goal = kind == "slim" and pods == PODS
         table.begin(f"{pods:,} pods of {size / KB:.1f} KB, {kind}; {name}", PEER)
+        rows = [
+            Row(what, ours[key] / unit, peer[key] / unit, "at most 1/5", ours[key] <= peer[key] / 5)
+            for what, key, unit in (
+                ("start, CPU s", "cpu", 1),
+                ("peak memory, MB", "peak", MB),
+                ("steady memory, MB", "rss", MB),
+            )
+        ]
+        each, theirs = ours["growth"] / pods, peer["growth"] / pods
+        small = ("at most 1,024", each <= KB) if kind == "slim" else ()
+        rows.append(Row("steady memory, bytes a pod", each, theirs, *small))
         table.add(Row("start, s", ours["seconds"], peer["seconds"]))
-        for what, key, unit in (
-            ("start, CPU s", "cpu", 1),
-            ("peak memory, MB", "peak", MB),
-            ("steady memory, MB", "rss", MB),
-        ):
-            mine, theirs = ours[key] / unit, peer[key] / unit
-            row = Row(what, mine, theirs)
-            if goal:
-                row = Row(what, mine, theirs, fifth, mine <= theirs / 5)
-            table.add(row)
-        table.add(Row("start, CPU us a pod", ours["cpu"] / pods * 1e6, peer["cpu"] / pods * 1e6))
-        mine, theirs = ours["growth"] / pods, peer["growth"] / pods
-        row = Row("steady memory, bytes a pod", mine, theirs)
-        if goal:
-            row = Row(row.what, mine, theirs, "at most 1,024", mine <= KB)
-        table.add(row)
+        for row in rows:
+            table.add(row if pods == PODS else row.without_goal())
 
 
 # -- events ------------------------------------------------------------------------------------

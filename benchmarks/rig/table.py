@@ -15,6 +15,10 @@ class Row:
     goal: str = ""
     met: bool | None = None
 
+    def without_goal(self) -> Row:
+        """The same measurement where the goal does not apply."""
+        return Row(self.what, self.ours, self.peer)
+
     def __str__(self) -> str:
         ratio = f"{self.ours / self.peer:.3f}" if self.peer else ""
         verdict = {True: "met", False: "MISSED", None: ""}[self.met]
