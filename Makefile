@@ -12,7 +12,7 @@ help:
 	@echo "make test        all tests: unit, property, contract, conformance, end to end with real packets"
 	@echo "make lint        ruff, mypy --strict, import-linter"
 	@echo "make wheel-test  the tests once more, against the built and installed wheel"
-	@echo "make bench       the benchmarks; takes about half an hour"
+	@echo "make bench       the benchmarks; takes more than half an hour"
 	@echo "make clean       remove .venv, caches and whatever a crashed lab left"
 
 setup:
