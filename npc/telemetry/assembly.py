@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from opentelemetry import metrics, trace
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
 from opentelemetry.metrics import Observation
-from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics import AlwaysOffExemplarFilter, MeterProvider
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector, generate_latest
@@ -142,7 +142,8 @@ class Telemetry:
                 *(pushing_reader(exporter, settings) for exporter in exporters),
             ],
             resource,
-            settings.exemplars,
+            # Nothing but a push carries exemplars, and each record would pay for them.
+            settings.exemplars if exporters else AlwaysOffExemplarFilter(),
             shutdown_on_exit=False,
         )
         meter = self.meter_provider.get_meter("npc.telemetry")

@@ -83,6 +83,16 @@ def _exports(collector: Receiver) -> int:
     return int(found["exported"])
 
 
+def test_a_pushed_measurement_leads_to_its_trace(collector: Receiver, start: Start) -> None:
+    telemetry = start(OTEL_EXPORTER_OTLP_ENDPOINT=collector.url)
+    sync()
+    telemetry.stop(5)
+    _, durations = collector.metrics()["npc_sync_duration"]
+    exemplars = [e for point in durations.histogram.data_points for e in point.exemplars]
+    assert exemplars
+    assert {e.trace_id for e in exemplars} == {root.trace_id for root in roots(collector)}
+
+
 def test_the_last_metrics_are_pushed_at_the_stop(collector: Receiver, start: Start) -> None:
     telemetry = start(OTEL_EXPORTER_OTLP_ENDPOINT=collector.url, OTEL_TRACES_EXPORTER="none")
     telemetry.stop(5)
