@@ -6,8 +6,11 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
@@ -190,3 +193,38 @@ def test_no_span_is_lost_between_many_threads_that_end_them(
     assert sorted(name for batch in exporter.batches for name in batch) == sorted(
         f"{t}-{n}" for t in range(8) for n in range(300)
     )
+
+
+_ACTIONS = st.one_of(
+    st.tuples(st.just("end"), st.integers(1, 9)),
+    st.tuples(st.just("answer"), st.sampled_from(SpanExportResult)),
+    st.tuples(st.just("flush"), st.none()),
+)
+
+
+@given(st.integers(1, 8), st.integers(1, 8), st.lists(_ACTIONS, max_size=12))
+def test_every_span_is_accounted_for_whatever_happens(
+    size: int, batch: int, actions: list[tuple[str, Any]]
+) -> None:
+    exporter = Exporter()
+    queue = SpanQueue(exporter, QueueLimits(size, min(batch, size), _FOREVER))
+    ended = 0
+    for action, value in actions:
+        if action == "end":
+            end(queue, *range(ended, ended + value))
+            ended += value
+        elif action == "answer":
+            exporter.result = value
+        else:
+            assert queue.force_flush()
+            assert queue.statistics().queued == 0
+        found = queue.statistics()
+        assert found.queued + found.exported + found.failed + found.dropped == ended
+        assert found.queued <= size + batch  # those that wait, and those in the exporter's hands
+    queue.shutdown()
+    found = queue.statistics()
+    assert found.exported + found.failed + found.dropped == ended
+    arrived = [int(name) for each in exporter.batches for name in each]
+    assert len(arrived) == found.exported
+    assert arrived == sorted(arrived)
+    assert all(len(each) <= batch for each in exporter.batches)
