@@ -5,7 +5,7 @@ JOBS ?= $(shell nproc)
 KUBEBUILDER_ASSETS ?= $(shell tests/envtest/binaries/build --find)
 export KUBEBUILDER_ASSETS
 
-.PHONY: help setup demo test lint wheel-test bench clean
+.PHONY: help setup demo test lint wheel-test bench docs clean
 
 help:
 	@echo "make demo        a NetworkPolicy at work in a lab cluster of network namespaces on this machine"
@@ -13,6 +13,7 @@ help:
 	@echo "make lint        ruff, mypy --strict, import-linter"
 	@echo "make wheel-test  the tests once more, against the built and installed wheel"
 	@echo "make bench       the benchmarks; takes more than half an hour"
+	@echo "make docs        the documents as a site, in build/site"
 	@echo "make clean       remove .venv, caches and whatever a crashed lab left"
 
 setup:
@@ -43,7 +44,12 @@ wheel-test: setup
 bench: setup
 	@for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file || exit; done
 
+docs: setup
+	@$(BIN)/python -m pip install --quiet --group docs
+	$(BIN)/mypy scripts/docs_repository.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+
 clean:
 	@[ ! -x $(BIN)/npc ] || $(BIN)/npc lab clean
-	rm -rf .venv dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
