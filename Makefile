@@ -46,7 +46,6 @@ bench: setup
 
 docs: setup
 	@$(BIN)/python -m pip install --quiet --group docs
-	$(BIN)/mypy scripts/docs_repository.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 clean:

@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 import yaml
 
+from scripts import docs_repository
+
 ROOT = Path(__file__).parents[3]
 
 
-def load_hook() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("hook", ROOT / "scripts" / "docs_repository.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture
-def hook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The hook, in a small repository."""
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A small one, which the hook takes for ours."""
     files = {
         "docs/page.md": "[a](../deploy/a.yaml) [b](../NOTES.md#top) [c](deep/other.md) [d](#here)",
         "docs/deep/other.md": "[e](../../src/) [f](https://example.com/) [g](../../gone.md)",
@@ -39,15 +30,14 @@ def hook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    module = load_hook()
-    monkeypatch.setattr(module, "ROOT", tmp_path)
-    monkeypatch.setattr(module, "DOCS", tmp_path / "docs")
-    return module
+    monkeypatch.setattr(docs_repository, "ROOT", tmp_path)
+    monkeypatch.setattr(docs_repository, "DOCS", tmp_path / "docs")
+    return tmp_path
 
 
-def test_everything_that_documents_lead_to_is_shown(hook: ModuleType, tmp_path: Path) -> None:
-    documents = sorted((tmp_path / "docs").rglob("*.md"))
-    found = {str(path.relative_to(tmp_path)) for path in hook.linked(documents)}
+def test_everything_that_documents_lead_to_is_shown(repository: Path) -> None:
+    documents = sorted((repository / "docs").rglob("*.md"))
+    found = {str(path.relative_to(repository)) for path in docs_repository.linked(documents)}
     assert found == {"NOTES.md", "deploy/a.yaml", "src", "src/code.py"}
 
 
@@ -69,25 +59,26 @@ def test_everything_that_documents_lead_to_is_shown(hook: ModuleType, tmp_path: 
     ],
 )
 def test_links_lead_to_the_pages_of_the_site(
-    hook: ModuleType, tmp_path: Path, document: str, relinked: str
+    repository: Path, document: str, relinked: str
 ) -> None:
-    path = tmp_path / document
-    assert hook.relinked(path.read_text(), path) == relinked
+    path = repository / document
+    assert docs_repository.relinked(path.read_text(), path) == relinked
 
 
-def test_a_file_is_shown_as_code_and_a_folder_as_a_list(hook: ModuleType, tmp_path: Path) -> None:
+def test_a_file_is_shown_as_code_and_a_folder_as_a_list(repository: Path) -> None:
     fence = "`" * 8
     shown = f"# `deploy/a.yaml`\n\n{fence}yaml\n````\nkind: List\n{fence}\n"
-    assert hook.shown(tmp_path / "deploy" / "a.yaml") == shown
-    assert hook.shown(tmp_path / "src") == "# `src`\n\n- `code.py`\n- `more/`\n"
-    assert hook.shown(tmp_path / "NOTES.md") == "[h](../page.md) [i](src/code.py.md)"
+    assert docs_repository.shown(repository / "deploy" / "a.yaml") == shown
+    assert docs_repository.shown(repository / "src") == "# `src`\n\n- `code.py`\n- `more/`\n"
+    assert docs_repository.shown(repository / "NOTES.md") == "[h](../page.md) [i](src/code.py.md)"
 
 
 def test_the_navigation_has_every_page_once() -> None:
-    hook = load_hook()
     settings = yaml.load((ROOT / "mkdocs.yml").read_text(), Loader)
-    documents = {str(path.relative_to(hook.DOCS)) for path in hook.DOCS.rglob("*.md")}
-    assert sorted(leaves(hook.expanded(settings["nav"]))) == sorted(
+    documents = {
+        str(path.relative_to(docs_repository.DOCS)) for path in docs_repository.DOCS.rglob("*.md")
+    }
+    assert sorted(leaves(docs_repository.expanded(settings["nav"]))) == sorted(
         {*documents, "repository/CHANGELOG.md"}
     )
 

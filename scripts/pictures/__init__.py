@@ -1,0 +1,1 @@
+"""The pictures of the documents, drawn from real runs of the agent in the lab."""
