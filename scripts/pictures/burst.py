@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import http.client
 import socket
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from npc.lab import netns
@@ -41,6 +42,17 @@ def restart(lab: Cluster, **environment: str) -> None:
     agent.environment |= environment
     agent.start()
     lab.settle()
+
+
+def metrics_page(lab: Cluster) -> str:
+    """All metrics of the node's agent, as Prometheus reads them."""
+
+    def ask() -> str:
+        with closing(http.client.HTTPConnection("127.0.0.1", 20245, timeout=5)) as connection:
+            connection.request("GET", "/metrics")
+            return connection.getresponse().read().decode()
+
+    return netns.inside(lab.topology.nodes[NODE].namespace, ask)
 
 
 def pod(number: int) -> dict[str, Any]:

@@ -25,7 +25,7 @@ _PROMETHEUS = """\
 global: {{scrape_interval: 1s}}
 scrape_configs:
 - job_name: npc
-  static_configs: [{{targets: ["{target}"]}}]
+  static_configs: [{{targets: ["{target}"], labels: {labels}}}]
 """
 
 
@@ -95,10 +95,24 @@ class Prometheus:
 
     def query(self, expression: str) -> list[tuple[dict[str, str], float]]:
         """Labels and value of each series now."""
-        query = urllib.parse.urlencode({"query": expression})
-        with urllib.request.urlopen(f"{self._url}/api/v1/query?{query}", timeout=10) as answer:
-            found: dict[str, Any] = json.load(answer)
-        return [(each["metric"], float(each["value"][1])) for each in found["data"]["result"]]
+        found = self._get("query", query=expression)
+        return [(each["metric"], float(each["value"][1])) for each in found]
+
+    def query_range(
+        self, expression: str, start: float, end: float, step: float
+    ) -> list[tuple[dict[str, str], list[tuple[float, float]]]]:
+        """Labels, and times with values, of each series; times are in seconds since 1970."""
+        found = self._get("query_range", query=expression, start=start, end=end, step=step)
+        return [
+            (each["metric"], [(time, float(value)) for time, value in each["values"]])
+            for each in found
+        ]
+
+    def _get(self, what: str, **parameters: Any) -> list[dict[str, Any]]:
+        query = urllib.parse.urlencode(parameters)
+        with urllib.request.urlopen(f"{self._url}/api/v1/{what}?{query}", timeout=10) as answer:
+            result: list[dict[str, Any]] = json.load(answer)["data"]["result"]
+        return result
 
     def wait_for(self, expression: str) -> list[tuple[dict[str, str], float]]:
         """What the query finds as soon as it finds something."""
@@ -110,11 +124,11 @@ class Prometheus:
 
 
 @contextmanager
-def prometheus(target: str, directory: Path) -> Iterator[Prometheus]:
-    """One that runs; ``prometheus`` must be on PATH."""
+def prometheus(target: str, directory: Path, **labels: str) -> Iterator[Prometheus]:
+    """One that runs, and gives the target these labels; ``prometheus`` must be on PATH."""
     port = free_port()
     config = directory / "prometheus.yaml"
-    config.write_text(_PROMETHEUS.format(target=target))
+    config.write_text(_PROMETHEUS.format(target=target, labels=json.dumps(labels)))
     log = directory / "prometheus.log"
     with log.open("wb") as output:
         process = subprocess.Popen(

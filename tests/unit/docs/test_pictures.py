@@ -7,6 +7,7 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from scripts.pictures import trace
+from scripts.pictures.panels import Panel, Series, draw, shown
 from scripts.pictures.trace import EVENT, SYNC, Span
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -90,3 +91,56 @@ def test_only_syncs_that_changed_something_and_their_events_are_kept() -> None:
 def test_nothing_to_draw_is_an_error() -> None:
     with pytest.raises(ValueError, match="there is no span 'process full-sync'"):
         trace.draw(SPANS[:3])
+
+
+def lines(text: str) -> list[list[tuple[float, float]]]:
+    root = ET.fromstring(text)
+    return [
+        [(float(x), float(y)) for x, y in (point.split(",") for point in each.split())]
+        for each in (line.attrib["points"] for line in root.iter(f"{SVG}polyline"))
+    ]
+
+
+def test_lines_rise_as_the_values_do() -> None:
+    rising = Series("a", {}, [(0.0, 0.0), (5.0, 1.0), (10.0, 4.0)])
+    nothing_known = Series("b", {}, [(0.0, float("nan")), (10.0, 2.0)])
+    panel = Panel("timeseries", "Memory", "bytes", (0, 0, 12, 8), [nothing_known, rising])
+    text = draw([panel], "title")
+    *_, a, b = lines(text)
+    (x0, y0), (x1, y1), (x2, y2) = a
+    assert (x1 - x0) / (x2 - x0) == pytest.approx(0.5, abs=0.01)
+    assert (y0 - y1) / (y0 - y2) == pytest.approx(0.25, abs=0.01)
+    assert b == [(x2, pytest.approx((y0 + y2) / 2, abs=0.1))]
+    assert {"Memory", "a", "b", "10 s"} <= set(texts(text))
+
+
+def test_single_values_and_tables_show_what_is_last() -> None:
+    stat = Panel("stat", "Lag", "s", (0, 0, 4, 4), [Series("", {}, [(0.0, 9.0), (1.0, 0.25)])])
+    labels = {"__name__": "npc_backend_info", "backend": "restore"}
+    table = Panel("table", "Backend", "none", (4, 0, 8, 8), [Series("", labels, [(0.0, 1.0)])])
+    found = texts(draw([stat, table], "title"))
+    assert {"250 ms", "backend", "restore"} <= set(found)
+    assert "npc_backend_info" not in found
+
+
+def test_an_empty_panel_says_so_and_an_unknown_one_is_refused() -> None:
+    place = (0, 0, 4, 4)
+    assert "no data" in texts(draw([Panel("timeseries", "t", "s", place, [])], ""))
+    assert "no data" in texts(draw([Panel("stat", "t", "s", place, [])], ""))
+    with pytest.raises(ValueError, match="panel 't': cannot draw a 'heatmap'"):
+        draw([Panel("heatmap", "t", "s", place, [])], "")
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "expected"),
+    [
+        (0.0042, "s", "4.2 ms"),
+        (1.5, "s", "1.5 s"),
+        (3 * 2**20, "bytes", "3 MiB"),
+        (0.125, "percentunit", "12.5%"),
+        (2.0, "ops", "2/s"),
+        (2.25, "none", "2.25"),
+    ],
+)
+def test_values_have_their_unit(value: float, unit: str, expected: str) -> None:
+    assert shown(value, unit) == expected
