@@ -44,6 +44,7 @@ wheel-test: setup
 bench: setup
 	@for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file || exit; done
 
+# Not --quiet: that would hide from mkdocs the warnings that strict fails on.
 docs: setup
 	@$(BIN)/python -m pip install --quiet --group docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build

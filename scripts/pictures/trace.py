@@ -13,10 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from scripts.pictures import burst
 from scripts.pictures.svg import COLOURS, INK, LINE, PALE, Picture
+from tests.e2e.clusters import wait_until
 from tests.telemetry.receiver import Receiver, receiver, values
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+
+    from npc.lab.cluster import Cluster
 
 PLACE = Path(__file__).parents[2] / "docs" / "images" / "trace.svg"
 SYNC = "process full-sync"
@@ -54,17 +57,26 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def record() -> list[Span]:
-    """What a real agent sends of a burst of policies and pods on a node that has pods."""
+    """What a real agent sends of policies, and of pods that come while these are put in force."""
     with burst.node() as lab, receiver(listener=burst.listen(lab, _OTLP_PORT)) as collector:
         burst.create(lab, *map(burst.pod, range(_FIRST_PODS)))
         burst.restart(lab, OTEL_EXPORTER_OTLP_ENDPOINT=collector.url)
         known = {span.id for span in received(collector)}
+        added = _queue(lab)["adds"]
+        burst.create(lab, *map(burst.policy, range(burst.APPS)))
+        wait_until(lambda: (queue := _queue(lab))["adds"] > added and not queue["queued"])
         more = range(_FIRST_PODS, _FIRST_PODS + _MORE_PODS)
-        burst.create(lab, *map(burst.policy, range(burst.APPS)), *map(burst.pod, more))
+        burst.create(lab, *map(burst.pod, more))
         lab.settle()
         lab.agents[burst.NODE].stop()  # sends what is left
         spans = received(collector)
     return of_the_last_syncs([span for span in spans if span.id not in known])
+
+
+def _queue(lab: Cluster) -> dict[str, int]:
+    """The numbers of the agent's queue now."""
+    numbers: dict[str, int] = lab.agents[burst.NODE].get("/debug/queues")["full-sync"]
+    return numbers
 
 
 def received(collector: Receiver) -> list[Span]:
