@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,17 @@ def test_a_file_is_shown_as_code_and_a_folder_as_a_list(repository: Path) -> Non
     assert docs_repository.shown(repository / "deploy" / "a.yaml") == shown
     assert docs_repository.shown(repository / "src") == "# `src`\n\n- `code.py`\n- `more/`\n"
     assert docs_repository.shown(repository / "NOTES.md") == "[h](../page.md) [i](src/code.py.md)"
+
+
+def test_code_in_lists_is_indented_as_the_sites_markdown_demands() -> None:
+    """By four spaces, where other renderers are content with less."""
+    shallow = [
+        f"{document.relative_to(ROOT)}:{number}"
+        for document in sorted(docs_repository.DOCS.rglob("*.md"))
+        for number, line in enumerate(document.read_text().splitlines(), 1)
+        if re.match(" {1,3}```", line)
+    ]
+    assert shallow == []
 
 
 def test_the_navigation_has_every_page_once() -> None:
