@@ -74,6 +74,18 @@ def test_a_file_is_shown_as_code_and_a_folder_as_a_list(repository: Path) -> Non
     assert docs_repository.shown(repository / "NOTES.md") == "[h](../page.md) [i](src/code.py.md)"
 
 
+def test_what_documents_tell_to_make_can_be_made() -> None:
+    made = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    pages = [ROOT / "README.md", *docs_repository.DOCS.rglob("*.md")]
+    told = {
+        name
+        for page in pages
+        for name in re.findall(r"(?:^|`)make ([a-z-]+)\b", page.read_text(), re.MULTILINE)
+    }
+    assert told >= {"demo", "docs", "test"}
+    assert told <= made
+
+
 def test_code_in_lists_is_indented_as_the_sites_markdown_demands() -> None:
     """By four spaces, where other renderers are content with less."""
     shallow = [
