@@ -5,11 +5,12 @@ JOBS ?= $(shell nproc)
 KUBEBUILDER_ASSETS ?= $(shell tests/envtest/binaries/build --find)
 export KUBEBUILDER_ASSETS
 
-.PHONY: help setup demo test lint wheel-test bench docs clean
+.PHONY: help setup demo test fuzz lint wheel-test bench docs clean
 
 help:
 	@echo "make demo        a NetworkPolicy at work in a lab cluster of network namespaces on this machine"
 	@echo "make test        all tests: unit, property, contract, conformance, end to end with real packets"
+	@echo "make fuzz        random clusters against what policies mean: in theory, and by real packets"
 	@echo "make lint        ruff, mypy --strict, import-linter"
 	@echo "make wheel-test  the tests once more, against the built and installed wheel"
 	@echo "make bench       the benchmarks; takes more than half an hour"
@@ -30,6 +31,9 @@ test: setup
 	@[ -n "$$(tests/deploy/binaries/build --find)" ] || echo "==> no helm: tests of the chart are skipped" \
 		"(tests/deploy/binaries/build makes one)"
 	$(BIN)/pytest -n $(JOBS) --dist worksteal
+
+fuzz: setup
+	$(BIN)/pytest -n $(JOBS) --hypothesis-profile=fuzz --timeout 0 -rP tests/property/npc tests/e2e/fuzz
 
 lint: setup
 	$(BIN)/ruff check .

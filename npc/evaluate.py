@@ -33,8 +33,6 @@ class Packet:
 
 def allows(rules: FamilyRules, packet: Packet) -> bool:
     """Whether the packet, which is not from the node itself, passes in both directions."""
-    if packet.source == packet.destination:
-        return True
     exempt = rules.dispatch.exempt
     if exempt is not None:
         blocks = rules.sets[exempt]
@@ -50,8 +48,8 @@ def _side(rules: FamilyRules, direction: Direction, packet: Packet, own: str, pe
     if own in sets[dispatch.isolated[direction]].entries:
         for binding in dispatch.bindings[direction]:
             if own in sets[binding.members].entries:
-                chain = rules.chains[binding.chain]
-                return any(_matches(sets, rule, packet, peer) for rule in chain.rules)
+                allowed = rules.chains[binding.chain].rules
+                return own == peer or any(_matches(sets, rule, packet, peer) for rule in allowed)
     guard = dispatch.guard
     return (
         guard is None

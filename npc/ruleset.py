@@ -128,7 +128,8 @@ class Guard:
 
     An address in the ``NETWORK`` set ``blocks`` is held, by direction, unless it is isolated (then
     its chain decides) or in the ``ADDRESS`` set ``open`` of that direction: the known pods of this
-    node that no policy isolates. Traffic of the node itself is never held.
+    node that no policy isolates. What a held address sends to itself, through a service, is refused
+    too. Traffic of the node itself is never held.
     """
 
     blocks: str

@@ -39,13 +39,13 @@ VARIANTS = {**IPTABLES, "nftables": Mode.NFT}
 """Every dataplane, by the mode of iptables that other programs use beside it."""
 
 
-def make_dataplane(variant: str, family: Family, run: Run = run_tool) -> Dataplane:
+def make_dataplane(variant: str, families: Sequence[Family], run: Run = run_tool) -> Dataplane:
     """A dataplane that remembers nothing."""
     if variant == "nftables":
-        return NftablesDataplane([family], run)
+        return NftablesDataplane(families, run)
     if variant == "libiptc":
-        return LibiptcDataplane([family], run)
-    return RestoreDataplane(TOOLS[variant], [family], run)
+        return LibiptcDataplane(families, run)
+    return RestoreDataplane(TOOLS[variant], families, run)
 
 
 @dataclass
@@ -63,7 +63,7 @@ class Node:
 
     def restarted(self) -> Dataplane:
         """A dataplane that remembers nothing."""
-        return make_dataplane(self.variant, self.family, self.run)
+        return make_dataplane(self.variant, [self.family], self.run)
 
     def run(self, argv: Sequence[str], stdin: str = "") -> str:
         self.calls.append(argv[0])

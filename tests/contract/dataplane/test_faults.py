@@ -113,7 +113,7 @@ _AGENT = textwrap.dedent("""
     from tests.contract.dataplane.node import make_dataplane
     from tests.contract.dataplane.test_faults import _new
     family = Family.IPV4
-    dataplane = make_dataplane(sys.argv[1], family)
+    dataplane = make_dataplane(sys.argv[1], [family])
     dataplane.apply(make_plan(dataplane.observe(), _new(family)))
 """)
 

@@ -76,7 +76,7 @@ def test_a_node_without_the_tools_of_others_has_nothing_of_them(
 ) -> None:
     wrapped.alone()
     wrapped.replace("nft", 'exec "$REAL" "$@"')
-    sole = SoleDataplane(make_dataplane("nftables", Family.IPV4))
+    sole = SoleDataplane(make_dataplane("nftables", [Family.IPV4]))
     with caplog.at_level(logging.WARNING):
         sole.apply(make_plan(sole.observe(), samples.simple(Family.IPV4, 1)))
         sole.cleanup()

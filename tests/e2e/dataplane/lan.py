@@ -149,7 +149,7 @@ class Lan:
                     *([] if bridged else [f"route add {gateway} dev eth0"]),
                     f"route add default via {gateway}",
                 )
-        self.dataplane = make_dataplane(variant, family)
+        self.dataplane = make_dataplane(variant, [family])
 
     def enforce(self, desired: Ruleset) -> None:
         """One sync on the node."""

@@ -45,8 +45,6 @@ class Cluster:
 
     def allows(self, packet: Packet) -> bool:
         """Whether this node's agent must let the packet pass."""
-        if packet.source == packet.destination:
-            return True
         return self._side(packet, "Egress", packet.source, packet.destination) and self._side(
             packet, "Ingress", packet.destination, packet.source
         )
@@ -62,7 +60,7 @@ class Cluster:
             return not _within(own, self._guarded)
         [pod] = pods
         applying = [p for p in self._policies if self._applies(p, pod, direction)]
-        if not applying:
+        if not applying or own == peer:
             return True
         return any(
             self._rule_allows(rule, policy, packet, direction, pod, peer)

@@ -25,7 +25,7 @@ Snapshot = tuple[list[Object], list[Object], list[Object]]
 FAMILIES = (Family.IPV4, Family.IPV6)
 
 thorough = settings(
-    max_examples=300,
+    max_examples=max(300, settings().max_examples),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from npc.api import NamedPort, Namespace, NetworkPolicy, Pod
-from npc.compile import Compiled, compile
+from npc.compile import DEFAULTS, Compiled, Settings, compile
 from npc.ruleset import AddressSet, Chain, Direction, Family, FamilyRules, SetKind
 
 NODE = "n1"
@@ -37,18 +37,21 @@ def policy(spec: Any, name: str = "p", *, namespace: str = "x") -> NetworkPolicy
     )
 
 
-def compiled(*objects: Any, families: tuple[Family, ...] = (Family.IPV4,)) -> Compiled:
+def compiled(
+    *objects: Any, families: tuple[Family, ...] = (Family.IPV4,), settings: Settings = DEFAULTS
+) -> Compiled:
     return compile(
         [o for o in objects if isinstance(o, Pod)],
         [o for o in objects if isinstance(o, Namespace)],
         [o for o in objects if isinstance(o, NetworkPolicy)],
         node=NODE,
         families=families,
+        settings=settings,
     )
 
 
-def rules(*objects: Any) -> FamilyRules:
-    return compiled(*objects).ruleset.families[Family.IPV4]
+def rules(*objects: Any, settings: Settings = DEFAULTS) -> FamilyRules:
+    return compiled(*objects, settings=settings).ruleset.families[Family.IPV4]
 
 
 def chain_of(found: FamilyRules, address: str, direction: Direction) -> Chain | None:

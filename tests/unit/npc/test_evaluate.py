@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_network
 from typing import Any
 
 import pytest
 
+from npc.compile import Settings
 from npc.evaluate import Packet, allows, restricted
 from npc.ruleset import Protocol
 from tests.unit.npc.objects import namespace, pod, policy, rules
@@ -55,3 +57,10 @@ def test_a_protocol_that_no_policy_can_name_passes_by_rules_without_ports_alone(
     echo = Packet("10.0.0.3", "10.0.0.1", None, 0)
     assert allows(rules(X, A, C, policy({"podSelector": {}, "ingress": [FROM_C]})), echo)
     assert not allows(rules(X, A, C, policy({"podSelector": {}, "ingress": [ports]})), echo)
+
+
+def test_a_pod_may_reach_itself_but_an_address_that_is_held_may_not() -> None:
+    held = Settings(guarded=(ip_network("10.0.0.0/24"),))
+    found = rules(X, A, B, policy({"podSelector": {"matchLabels": {"app": "a"}}}), settings=held)
+    for address, passes in (("10.0.0.1", True), ("10.0.0.2", True), ("10.0.0.9", False)):
+        assert allows(found, Packet(address, address, Protocol.TCP, 80)) is passes
