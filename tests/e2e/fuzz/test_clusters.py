@@ -26,7 +26,7 @@ pytestmark = pytest.mark.netns
 
 FAMILIES = [(Family.IPV4,), (Family.IPV6,), tuple(Family)]
 
-COURSES = 80 if settings.get_current_profile_name() == "fuzz" else 3
+COURSES = 25 if settings.get_current_profile_name() == "fuzz" else 3
 steps = st.builds(Step, clusters(), choices(), restarted=st.booleans())
 courses = st.lists(steps, min_size=1, max_size=5)
 
