@@ -39,12 +39,13 @@ from reconciler.source import Kind, Periodic
 from workqueue import ItemExponentialFailureRateLimiter
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from opentelemetry.trace import Tracer
 
     from npc.dataplane import Dataplane
-    from npc.ruleset import Family
+    from npc.dataplane.others import SoleDataplane
+    from npc.ruleset import Family, Ruleset
     from npc.telemetry import Telemetry
 
 __all__ = ["ConfigurationError", "Options", "run"]
@@ -107,7 +108,7 @@ def _enforce(options: Options, telemetry: Telemetry) -> int:
         node=options.node,
         families=families,
         settings=options.settings,
-        after=_terminator() if options.terminate_established else lambda _: None,
+        after=_after(dataplane, terminate=options.terminate_established),
         metrics=metrics,
     )
     ticker = Ticker(options.sync_period, sync.recheck_kernel)
@@ -164,9 +165,18 @@ def _hold(dataplane: Dataplane, options: Options, families: Sequence[Family]) ->
     log.info("the pod addresses of this node are held until the API server says whose they are")
 
 
-def _terminator() -> Terminator:
-    require_conntrack(run_tool)
-    return Terminator()
+def _after(dataplane: SoleDataplane, *, terminate: bool) -> Callable[[Ruleset], None]:
+    """What follows when rules are in force, by each sync."""
+    if terminate:
+        require_conntrack(run_tool)
+    end = Terminator() if terminate else None
+
+    def follow(ruleset: Ruleset) -> None:
+        dataplane.retire_others()
+        if end:
+            end(ruleset)
+
+    return follow
 
 
 def _caches(transport: Transport) -> Caches:

@@ -1,7 +1,7 @@
 """The rules of other backends: a node whose agent changes its backend has two for a while.
 
 Both enforce, so packets have to please the new rules and the old ones, which nobody keeps up to
-date any more. They are removed once the new ones are in force, never before.
+date any more. They are removed once a sync has put the new ones in force, never before.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 class SoleDataplane:
-    """A dataplane that, once its rules are in force, sees to it that they are the only ones."""
+    """A dataplane that can see to it that its rules are the only ones."""
 
     def __init__(self, own: Dataplane, run: Run = run_tool) -> None:
         self.own = own
@@ -40,15 +40,11 @@ class SoleDataplane:
 
     def observe(self) -> KernelState:
         """Read what the kernel holds of ours; see ``Dataplane``."""
-        state = self.own.observe()
-        if all(one.dispatch is not None for one in state.values()):
-            self._remove_others()
-        return state
+        return self.own.observe()
 
     def apply(self, plan: Plan) -> None:
-        """Carry out the plan; see ``Dataplane``. What others left is no error of it."""
+        """Carry out the plan; see ``Dataplane``."""
         self.own.apply(plan)
-        self._remove_others()
 
     def denied_packets(self) -> Mapping[Direction, int]:
         """Count what was refused; see ``Dataplane``."""
@@ -62,7 +58,13 @@ class SoleDataplane:
         """Remove everything of ours; see ``cleanup_all``."""
         cleanup_all(self._run)
 
-    def _remove_others(self) -> None:
+    def retire_others(self) -> None:
+        """Remove the rules of other backends; call it whenever the own ones are up to date.
+
+        Rules that are in force need not be: those that hold addresses until more is known protect
+        nobody else, and others may be old. What cannot be removed is no error, and tried again by
+        the next call.
+        """
         if self._alone:
             return
         try:
