@@ -26,9 +26,9 @@ pytestmark = pytest.mark.netns
 
 FAMILIES = [(Family.IPV4,), (Family.IPV6,), tuple(Family)]
 
-COURSES = 25 if settings.get_current_profile_name() == "fuzz" else 3
+COURSES = 30 if settings.get_current_profile_name() == "fuzz" else 3
 steps = st.builds(Step, clusters(), choices(), restarted=st.booleans())
-courses = st.lists(steps, min_size=1, max_size=5)
+courses = st.lists(steps, min_size=2, max_size=5)
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def enforcer(world: World, variant: str, request: pytest.FixtureRequest) -> Iter
     made = Enforcer(world, variant, request.param)
     yield made
     made.clean()
-    print(f"{made.clusters} clusters, {made.packets} packets")
+    print(f"{request.node.name}: {made.clusters} clusters, {made.packets} packets")
 
 
 @settings(
