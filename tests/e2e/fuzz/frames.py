@@ -71,6 +71,11 @@ def arp_request(asking: bytes, wanted: str) -> bytes:
     return struct.pack("!HHBBH", 1, IPV4, 6, 4, 1) + asking + bytes(4) + bytes(6) + packed(wanted)
 
 
+def is_arp_answer(frame: bytes) -> bool:
+    """Whether a frame answers an ``arp_request``."""
+    return frame[12:14] == ARP.to_bytes(2) and frame[20:22] == b"\x00\x02"
+
+
 def first_packet(packet: Packet, source_port: int) -> bytes:
     """A TCP SYN, a UDP datagram or an SCTP INIT, with its IP header."""
     source, destination = packed(packet.source), packed(packet.destination)

@@ -56,6 +56,7 @@ def enforcer(world: World, variant: str, request: pytest.FixtureRequest) -> Iter
     print(f"{request.node.name}: {made.clusters} clusters, {made.packets} packets")
 
 
+@pytest.mark.timeout(400)  # a failure is made small first, which Hypothesis does for 300 s at most
 @settings(
     max_examples=COURSES,
     deadline=None,

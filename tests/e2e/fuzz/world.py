@@ -150,7 +150,7 @@ class World:
             assert ready, "the node does not answer"
             frame = self._wire.recv(4096)
             kind = int.from_bytes(frame[12:14])
-            if kind == frames.ARP:
+            if frames.is_arp_answer(frame):
                 break
             if kind in frames.ETHERTYPE.values() and (one := frames.read(frame[14:])):
                 yield one
