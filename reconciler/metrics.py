@@ -4,7 +4,7 @@
 collector for a prometheus_client registry; hand either to a queue as ``metrics=``. Names, labels
 and buckets are those of ``workqueue.metrics``, which are client-go's.
 
-prometheus_client is not among the requirements: install it to use ``PrometheusMetrics``.
+prometheus_client is imported when ``PrometheusMetrics`` is first asked for its metrics.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from npc.dataplane import DataplaneError, MissingToolError, sets
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 # The kernel may give a set free a moment after the rules that used it are gone.
 _DESTROY_TRIES = 10
 _DESTROY_PAUSE = 0.05
+
+_LEGACY_TABLES = {Family.IPV4: "ip_tables_names", Family.IPV6: "ip6_tables_names"}
 
 TABLES = tuple((mode, family) for mode in Mode for family in Family)
 """Every filter table that iptables can have."""
@@ -68,10 +71,20 @@ def _remove_from(run: Run, owns: Owns, tables: Iterable[tuple[Mode, Family]]) ->
             _remove_chains(run, owns, mode, family)
         except MissingToolError as error:
             # What cannot be asked for holds nothing; if we are only not root, ipset will tell.
-            log.debug("nothing to remove: %s", error)
+            if mode is Mode.LEGACY and _has_legacy_table(family):
+                failures.append(f"there are rules of iptables-legacy that cannot be read: {error}")
+            else:
+                log.debug("nothing to remove: %s", error)
         except DataplaneError as error:
             failures.append(str(error))
     return failures
+
+
+def _has_legacy_table(family: Family) -> bool:
+    try:
+        return "filter" in Path("/proc/thread-self/net", _LEGACY_TABLES[family]).read_text().split()
+    except OSError:
+        return False
 
 
 def _remove_chains(run: Run, owns: Owns, mode: Mode, family: Family) -> None:

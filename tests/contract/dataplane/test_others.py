@@ -66,6 +66,25 @@ def test_rules_that_cannot_be_removed_stop_nothing_and_are_tried_again(
     assert old.ours() == []
 
 
+def test_old_rules_that_we_may_not_see_are_no_secret(
+    namespace: Namespace, wrapped: Wrapped, caplog: pytest.LogCaptureFixture
+) -> None:
+    old, new = make_node("legacy", Family.IPV4), make_node("nftables", Family.IPV4)
+    desired = samples.simple(Family.IPV4, 1)
+    old.sync(desired)
+    without_raw = 'exec setpriv --bounding-set -net_raw --inh-caps -net_raw "$REAL" "$@"'
+    wrapped.replace(tool(Mode.LEGACY, Family.IPV4, "save"), without_raw)
+    sole = SoleDataplane(new.dataplane)
+    with caplog.at_level(logging.WARNING):
+        sole.apply(make_plan(sole.observe(), desired))
+        sole.retire_others()
+    assert "rules of iptables-legacy that cannot be read" in caplog.text
+    assert "CAP_NET_RAW" in caplog.text
+    wrapped.undo()
+    sole.retire_others()
+    assert old.ours() == []
+
+
 def test_a_node_without_the_tools_of_others_has_nothing_of_them(
     namespace: Namespace, wrapped: Wrapped, caplog: pytest.LogCaptureFixture
 ) -> None:

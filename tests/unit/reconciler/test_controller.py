@@ -375,6 +375,7 @@ def test_reconciles_are_counted_under_the_names_of_controller_runtime() -> None:
         "test",
         reconcile,
         workers=2,
+        limiter=ItemExponentialFailureRateLimiter(60, 60),
         instruments=instruments,
         on_reconciled=lambda *_: told.release(),
     )
