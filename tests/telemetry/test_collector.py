@@ -5,15 +5,21 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+from google.protobuf.json_format import MessageToJson
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
+from reconciler.tracing import MAX_LINKS
 from tests.telemetry.installed import installed
 from tests.telemetry.processes import Collector
 from tests.telemetry.receiver import Receiver
 from tests.unit.npc.fake import PATIENCE, pod, policy
 from tests.unit.npc.test_sync import Agent, agent
+
+OUTPUT = Path("build/test-output")
+"""What tests leave for people to look at, where they are run."""
 
 
 def _roots(receiver: Receiver) -> list[Span]:
@@ -77,6 +83,35 @@ def test_a_sync_links_to_the_events_behind_it_and_holds_its_phases(
         )
         assert [span.name for span in phases] == ["snapshot", "compile", "plan", "apply"]
         assert {span.trace_id for span in phases} == {root.trace_id}
+
+
+def test_a_burst_is_one_sync_whose_span_counts_all_and_links_to_the_first_few(
+    real_collector: Collector, behind: Receiver
+) -> None:
+    with installed(OTEL_EXPORTER_OTLP_ENDPOINT=real_collector.url) as telemetry:
+        with agent(networkpolicies=[policy("deny")], held=True) as a:
+            assert a.dataplane.entered.acquire(timeout=PATIENCE)
+            stream = a.transport.stream("pods")
+            for n in range(1, 1001):
+                stream.send("ADDED", pod(f"p{n}", f"10.0.{n >> 8}.{n & 255}", version=n + 1))
+            a.wait(lambda: a.caches.pods.handled_resource_version == "1001")
+            a.dataplane.release_all()
+            a.settle()
+            a.wait(lambda: a.sync.report.total == 2)
+        telemetry.stop(5)
+        exported = telemetry.span_statistics()["otlp"].exported
+    behind.wait(lambda: len(behind.spans()) == exported)
+    OUTPUT.mkdir(parents=True, exist_ok=True)
+    lines = [MessageToJson(span, indent=None) for _, span in behind.spans()]
+    (OUTPUT / "burst-spans.jsonl").write_text("\n".join(lines) + "\n")
+    first, burst = sorted(_roots(behind), key=lambda span: span.start_time_unix_nano)
+    counted = {attribute.key: attribute.value.int_value for attribute in burst.attributes}
+    assert counted["messaging.batch.message_count"] == 1000
+    assert counted["reconciler.links.dropped"] == 1000 - MAX_LINKS
+    sent = {s.span_id for _, s in behind.spans() if s.name == "send full-sync"}
+    assert {link.span_id for link in burst.links} < sent
+    assert len(burst.links) == MAX_LINKS
+    assert len(first.links) == 1
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,10 @@ one as a whole, and no set that they use has lost a member that its ruleset want
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -92,6 +94,34 @@ def test_a_tool_that_fails_at_any_call(
         assert written == _old(node.family)
     node.sync(_new(node.family))
     assert node.dataplane.observe() == state_of(_new(node.family))
+
+
+@pytest.mark.parametrize("number", range(1, CALLS["nft"] + 1))
+def test_a_flush_by_another_program_in_the_middle_of_an_apply(
+    node: Node, wrapped: Wrapped, number: int
+) -> None:
+    node.sync(_old(node.family))
+    plan = make_plan(node.dataplane.observe(), _new(node.family))
+    flush = shutil.which(tool(node.mode, node.family))
+    wrapped.at_call(number, f"{flush} -w 5 -F")
+    with contextlib.suppress(DataplaneError):
+        node.dataplane.apply(plan)
+    wrapped.undo()
+    node.sync(_new(node.family))
+    assert node.dataplane.observe() == state_of(_new(node.family))
+    assert make_plan(node.restarted().observe(), _new(node.family)).empty
+
+
+def test_a_set_that_is_full_leaves_the_old_rules_and_says_so(node: Node) -> None:
+    inet = "inet" if node.family is Family.IPV4 else "inet6"
+    name = f"NPC-{node.family.value}-INGRESS"
+    run_tool(["ipset", "create", name, "hash:ip", "family", inet, "maxelem", "1"])
+    node.sync(samples.simple(node.family, 1))
+    before = sorted(node.ours())
+    with pytest.raises(DataplaneError, match=f"full.*add {name} "):
+        node.sync(samples.simple(node.family, 1, 2))
+    assert sorted(node.ours()) == before
+    assert node.sets()[name] == {samples.address(node.family, 1)}
 
 
 def test_that_is_all_that_an_apply_calls(node: Node) -> None:
