@@ -6,8 +6,12 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
-PACKAGES = ("workqueue", "reconciler", "npc")
+import npc
+import reconciler
+import workqueue
+
+# Where they are installed, which need not be the checkout.
+PACKAGES = [Path(str(package.__file__)).parent for package in (workqueue, reconciler, npc)]
 
 
 def imports(path: Path) -> Iterator[str]:
@@ -19,10 +23,10 @@ def imports(path: Path) -> Iterator[str]:
 
 
 def test_the_opentelemetry_sdk_is_used_only_where_the_agent_is_put_together() -> None:
-    files = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
     users = {
-        path.relative_to(ROOT).parts[:2]
-        for path in files
+        path.relative_to(package.parent).parts[:2]
+        for package in PACKAGES
+        for path in package.rglob("*.py")
         if any(
             name.startswith(("opentelemetry.sdk", "opentelemetry.exporter"))
             for name in imports(path)
