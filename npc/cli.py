@@ -10,6 +10,7 @@ import ipaddress
 import os
 import re
 import sys
+from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from npc import logs
@@ -31,6 +32,13 @@ _DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     args = _parser().parse_args(argv)
+    # Those of the command line were checked; a default, which may be a variable's, was not.
+    for name, given, choices in (
+        ("NPC_LOG_LEVEL", args.log_level, logs.LEVELS),
+        ("NPC_LOG_FORMAT", args.log_format, logs.FORMATS),
+    ):
+        if given not in choices:
+            return _unusable(f"cannot use {name}={given}: write one of {', '.join(choices)}")
     logs.configure(args.log_level, args.log_format)
     try:
         code: int = args.command(args)
@@ -49,16 +57,17 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="npc", description="A node agent that enforces Kubernetes NetworkPolicies."
     )
+    parser.add_argument("--version", action="version", version=f"npc {version('fullsync')}")
     parser.add_argument(
         "--log-level",
-        choices=["debug", "info", "warning", "error"],
-        default=os.environ.get("NPC_LOG_LEVEL", "info"),
+        choices=logs.LEVELS,
+        default=os.environ.get("NPC_LOG_LEVEL") or "info",
         help="least severe log line that is written to stderr (default: %(default)s)",
     )
     parser.add_argument(
         "--log-format",
         choices=logs.FORMATS,
-        default=os.environ.get("NPC_LOG_FORMAT", "text"),
+        default=os.environ.get("NPC_LOG_FORMAT") or "text",
         help="how the lines are written (default: %(default)s)",
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
@@ -115,7 +124,7 @@ def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         type=address,
         default="127.0.0.1:20245",
         metavar="HOST:PORT",
-        help="where /healthz, /readyz and /debug/* are served (default: %(default)s)",
+        help="where /metrics, /healthz, /readyz and /debug/* are served (default: %(default)s)",
     )
     parser.set_defaults(command=_run)
 

@@ -20,6 +20,7 @@ from opentelemetry import trace
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+LEVELS = ("debug", "info", "warning", "error")
 FORMATS = ("text", "json")
 
 _WINDOW = 60.0
@@ -30,7 +31,7 @@ _TEMPLATED = ("opentelemetry", "urllib3")
 def configure(level: str, format: str) -> None:  # noqa: A002 - what the option is called
     """Write the whole program's log to stderr.
 
-    :param level: the least severe level that is written, as ``logging`` names it
+    :param level: the least severe level that is written, one of ``LEVELS``
     :param format: one of ``FORMATS``
     """
     handler = LogHandler(sys.stderr)

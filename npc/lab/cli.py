@@ -156,7 +156,7 @@ def _run(args: argparse.Namespace) -> int:
     wrong = sum(not result.as_expected for result in results)
     if not args.json:
         console.print(
-            f"{len(scenarios)} scenarios, {len(results)} probes, {wrong} not as expected"
+            f"scenarios: {len(scenarios)}, probes: {len(results)}, not as expected: {wrong}"
             f" ({'no agents' if args.control else f'backend {args.backend}, mode {args.mode}'})"
         )
     return 1 if wrong else 0

@@ -91,7 +91,7 @@ def test_all_as_expected_is_exit_code_0(scenario: Path) -> None:
     done = lab("run", scenario)
     assert (done.returncode, done.stderr) == (0, "")
     assert "one way" in done.stdout
-    assert "1 scenarios, 2 probes, 0 not as expected" in done.stdout
+    assert "scenarios: 1, probes: 2, not as expected: 0" in done.stdout
 
 
 def test_a_mismatch_is_exit_code_1_and_named_with_its_line(scenario: Path) -> None:
@@ -105,7 +105,7 @@ def test_a_mismatch_is_exit_code_1_and_named_with_its_line(scenario: Path) -> No
 def test_the_control_enforces_nothing_and_expects_that(scenario: Path) -> None:
     done = lab("run", "--control", scenario)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "1 scenarios, 2 probes, 0 not as expected (no agents)" in done.stdout
+    assert "scenarios: 1, probes: 2, not as expected: 0 (no agents)" in done.stdout
 
 
 def test_json_is_one_object_for_each_probe(scenario: Path) -> None:

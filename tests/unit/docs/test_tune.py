@@ -19,7 +19,8 @@ def options(parser: argparse.ArgumentParser) -> set[str]:
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             found |= options(action.choices["run"])
-    return {name for name in found if name.startswith("--") and name != "--help"}
+    found -= {"--help", "--version"}
+    return {name for name in found if name.startswith("--")}
 
 
 def test_every_option_has_a_row_of_its_own() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from importlib.metadata import version
 
 import pytest
 
@@ -98,3 +99,39 @@ def test_without_a_node_there_is_nothing_to_enforce(
     assert main(["run"]) == 2
     assert "--node-name or $NODE_NAME must name this node" in capsys.readouterr().err
     assert not started
+
+
+@pytest.mark.parametrize(
+    ("variable", "message"),
+    [
+        ("NPC_LOG_LEVEL", "npc cannot use NPC_LOG_LEVEL=loud: write one of debug, info, "),
+        ("NPC_LOG_FORMAT", "npc cannot use NPC_LOG_FORMAT=loud: write one of text, json"),
+    ],
+)
+def test_a_variable_that_makes_no_sense_is_exit_code_2(
+    started: list[Options],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    variable: str,
+    message: str,
+) -> None:
+    monkeypatch.setenv(variable, "loud")
+    assert main(RUN) == 2
+    assert message in capsys.readouterr().err
+    assert not started
+
+
+def test_an_empty_variable_is_as_good_as_none(
+    started: list[Options], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NPC_LOG_LEVEL", "")
+    monkeypatch.setenv("NPC_LOG_FORMAT", "")
+    assert main(RUN) == 0
+    assert started
+
+
+def test_it_says_its_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"npc {version('fullsync')}\n"
