@@ -7,6 +7,7 @@ import queue
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,25 @@ def test_the_queues_example_runs() -> None:
     assert done.returncode == 0, done.stderr
     assert "'web': 3" in done.stdout
     assert "'api': 2" in done.stdout
+
+
+@pytest.mark.parametrize("page", ["deploy.md", "troubleshooting.md"])
+def test_the_question_whether_an_agent_is_ready_is_answered_also_if_it_is_not(page: str) -> None:
+    [question] = re.findall(r'python -c \\\n  "(.*?)"', (ROOT / "docs" / page).read_text())
+    health = HealthServer(("127.0.0.1", 0))
+    health.add_check("sync", lambda: "nothing was applied yet")
+    stop = Stop()
+    serving = threading.Thread(target=health.run, args=(stop,))
+    serving.start()
+    program = question.replace("20245", str(health.address[1])).replace("$1", "/readyz?verbose")
+    try:
+        answer = subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False
+        )
+    finally:
+        stop.set()
+        serving.join()
+    assert "[-]sync failed: nothing was applied yet" in answer.stdout, answer.stderr
 
 
 # -- the guide to the framework ----------------------------------------------------------------
