@@ -129,7 +129,7 @@ def up(enforcement: Enforcement, nodes: int, families: Sequence[Family]) -> int:
             with lab.kubelet.following(config):
                 lab.settle()
                 _print_inventory(console, lab)
-                _print_usage(console, run, lab)
+                _print_usage(console, run, lab, enforcement)
                 _wait(console, lab)
     console.print("Everything is removed again.")
     return 0
@@ -239,8 +239,12 @@ def _print_inventory(console: Console, lab: Cluster) -> None:
     console.print(Padding(table, (0, 0, 1, 2)))
 
 
-def _print_usage(console: Console, run: Run, lab: Cluster) -> None:
-    pod = next(iter(lab.kubelet.pods.values())).host
+def _print_usage(console: Console, run: Run, lab: Cluster, enforcement: Enforcement) -> None:
+    pod, *_, other = (pod.host for pod in lab.kubelet.pods.values())
+    node = next(iter(lab.topology.nodes.values()))
+    rules = f"iptables-{enforcement.mode} -S | grep NPC"
+    if enforcement.backend == "nftables":
+        rules = "nft list table inet npc"
     console.print(
         f"""[b]The cluster is up.[/] In another terminal, as root:
 
@@ -249,9 +253,11 @@ def _print_usage(console: Console, run: Run, lab: Cluster) -> None:
   kubectl apply -f my-policy.yaml          # policies, and pods too: they get a network
   kubectl label pod -n guest visitor app=web --overwrite
   ip netns exec {pod.namespace} bash       # a shell inside a pod
-  ip netns exec {next(iter(lab.topology.nodes.values())).namespace} iptables-nft -S | grep NPC
+    exec 3<>/dev/tcp/{other.addresses[0]}/{PORT} && echo hello >&3 && head -1 <&3
+  ip netns exec {node.namespace} {rules}
 
-Every pod echoes what it is sent on TCP {PORT}.""",
+Every pod echoes what it is sent on TCP {PORT}.
+The agents' logs are {run.directory}/agent-*.log.""",
         soft_wrap=True,
     )
 

@@ -51,10 +51,10 @@ def lab(*arguments: object, **environment: str) -> subprocess.CompletedProcess[s
 
 
 @contextmanager
-def lab_up() -> Iterator[tuple[subprocess.Popen[str], str]]:
+def lab_up(*options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A lab that runs until it is told to end, and its run."""
     process = subprocess.Popen(
-        [*LAB, "up", "--nodes", "1", "--families", "dual"],
+        [*LAB, "up", "--nodes", "1", "--families", "dual", *options],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         text=True,
@@ -202,3 +202,25 @@ def test_kubectl_drives_a_lab_that_is_up() -> None:
         call("delete", "pod", "-n", "guest", "extra")
         wait_until(lambda: not netns.existing(f"npc-{run}-guest.extra"))
         assert process.poll() is None
+
+
+@pytest.mark.parametrize(
+    "options",
+    [("--backend", "restore", "--mode", "nft"), ("--mode", "legacy"), ("--backend", "nftables")],
+)
+def test_what_a_lab_says_one_may_type_shows_its_rules_and_reaches_a_pod(
+    options: tuple[str, ...],
+) -> None:
+    with lab_up(*options) as (process, _):
+        assert process.stdout is not None
+        said = iter(process.stdout)
+        shell = next(line for line in said if "a shell inside a pod" in line).partition("#")[0]
+        there_and_back, rules = next(said), next(said)
+        answers = [
+            subprocess.run(
+                ["bash", "-c", command], input=typed, capture_output=True, text=True, check=True
+            ).stdout
+            for command, typed in ((shell, there_and_back), (rules, ""))
+        ]
+    assert answers[0] == "hello\n"
+    assert "NPC" in answers[1] or "table inet npc" in answers[1]
