@@ -85,7 +85,10 @@ class Manager:
         A second signal while they stop ends the process at once.
 
         :raises BaseException: what a part raised, once the others have ended
+        :raises RuntimeError: on another thread than the main one, which gets no signals
         """
+        if threading.current_thread() is not threading.main_thread():
+            raise RuntimeError("a manager takes signals, so its run needs the main thread")
         with self._signals():
             with self._lock:
                 self._running = True

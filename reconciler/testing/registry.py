@@ -198,4 +198,5 @@ class Registry:
                 return resource
         raise LookupError(
             f"no resource has apiVersion {obj.get('apiVersion')!r} and kind {obj.get('kind')!r}"
+            "; ApiServer.add_resource registers a custom one"
         )

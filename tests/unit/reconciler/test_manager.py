@@ -51,6 +51,27 @@ class Stuck:
         self.release.wait(PATIENCE)
 
 
+def test_it_says_that_it_needs_the_main_thread_and_starts_nothing() -> None:
+    log: list[str] = []
+    manager = Manager()
+    manager.add(Group.SERVERS, Part("server", log))
+    refused: list[RuntimeError] = []
+
+    def run() -> None:
+        try:
+            manager.run()
+        except RuntimeError as error:
+            refused.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join(PATIENCE)
+    assert [str(error) for error in refused] == [
+        "a manager takes signals, so its run needs the main thread"
+    ]
+    assert log == []
+
+
 def test_parts_stop_in_the_opposite_order() -> None:
     log: list[str] = []
     manager = Manager()
