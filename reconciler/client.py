@@ -362,9 +362,11 @@ def _reason(error: Exception) -> str:
 def load(kubeconfig: str | None = None, *, context: str | None = None) -> Client:
     """Make a client from a kubeconfig file, or from the pod's service account where none is given.
 
+    :param kubeconfig: a file; an empty name, as of a variable that is set to nothing, is none
     :param context: the kubeconfig's context; its current one by default
     :raises ConfigurationError: if the file or the service account is missing or unusable
     """
+    kubeconfig = kubeconfig or None
     configuration = kubernetes.client.Configuration()
     try:
         if kubeconfig is None:

@@ -57,12 +57,13 @@ def test_a_kubeconfig_that_cannot_be_used_is_named_with_the_reason(
     assert str(error.value).startswith(f"kubeconfig {path}: ")
 
 
+@pytest.mark.parametrize("kubeconfig", [None, ""])
 def test_without_a_service_account_the_message_says_what_to_do(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, kubeconfig: str | None
 ) -> None:
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     with pytest.raises(ConfigurationError, match="name a kubeconfig file"):
-        load()
+        load(kubeconfig)
 
 
 def _kubeconfig(tmp_path: Path, url: str) -> str:
