@@ -163,6 +163,7 @@ class _Cluster:
         self._addresses: dict[int, dict[Family, str]] = {}
         for pod in self.pods:
             self._addresses[id(pod)] = self._read_addresses(pod)
+            self._check_ports(pod)
 
     def _read_addresses(self, pod: Pod) -> dict[Family, str]:
         found: dict[Family, str] = {}
@@ -175,6 +176,14 @@ class _Cluster:
             else:
                 found.setdefault(*address)
         return found
+
+    def _check_ports(self, pod: Pod) -> None:
+        for port in pod.named_ports:
+            if port.number not in _PORTS:
+                where = f"{pod.namespace}/{pod.name}"
+                message = f"{port.number} is not a port number from 1 to 65535; left out"
+                field_ = f"spec.containers.ports[{port.name}]"
+                self.problems.append(Problem("Pod", where, field_, message))
 
     def address(self, pod: Pod, family: Family) -> str | None:
         """The pod's address of that family, as the kernel writes it."""
@@ -203,6 +212,8 @@ class _Cluster:
 
 @lru_cache(maxsize=65_536)
 def _address(text: str) -> tuple[Family, str] | None:
+    if "%" in text:  # Python takes fe80::1%ANYTHING, the kernel does not
+        return None
     try:
         address = ipaddress.ip_address(text)
     except ValueError:
@@ -399,11 +410,15 @@ class _FamilyCompiler:
         return name
 
 
+_PORTS = range(1, 65536)
+
+
 def _numbers(pod: Pod, port: Port) -> list[int]:
     """The numbers that a port name stands for on a pod; none where it has no such port."""
     protocol = port.protocol.value
     named = pod.named_ports
-    return sorted({p.number for p in named if p.name == port.name and p.protocol == protocol})
+    found = {p.number for p in named if p.name == port.name and p.protocol == protocol}
+    return sorted(found.intersection(_PORTS))
 
 
 def _age(pod: Pod) -> tuple[str, str, str]:

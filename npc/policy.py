@@ -285,7 +285,7 @@ def _within(inner: Network, outer: Network) -> bool:
 
 def _network(value: Any, path: str) -> Network:
     text = _text(value, path)
-    if "/" not in text:
+    if "/" not in text or "%" in text:  # Python takes fe80::%ANYTHING/64, the kernel does not
         raise _BadFieldError(path, f"{text!r} is not a CIDR block")
     try:
         return ipaddress.ip_network(text, strict=False)

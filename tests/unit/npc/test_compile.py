@@ -232,6 +232,30 @@ def test_an_address_that_is_none_is_reported_and_left_out() -> None:
     assert found.isolated == {Direction.INGRESS: 2, Direction.EGRESS: 2}
 
 
+def test_an_address_with_a_zone_is_reported_and_left_out() -> None:
+    found = compiled(pod("a", "fe80::1%x"), DENY, families=(Family.IPV6,))
+    assert [problem.message for problem in found.problems] == [
+        "'fe80::1%x' is not an address; left out"
+    ]
+    for one in found.ruleset.families[Family.IPV6].sets.values():
+        assert not one.entries
+
+
+@pytest.mark.parametrize("number", [-1, 0, 65536])
+def test_a_named_port_that_no_packet_can_have_is_reported_and_left_out(number: int) -> None:
+    server = pod("a", "10.0.0.1", ports=[("web", "TCP", number), ("web", "TCP", 80)])
+    named = [{"ports": [{"port": "web"}]}]
+    both = policy({"podSelector": {}, "ingress": named, "egress": named})
+    found = compiled(server, both)
+    [problem] = found.problems
+    assert problem.field == "spec.containers.ports[web]"
+    assert problem.message == f"{number} is not a port number from 1 to 65535; left out"
+    ruleset = found.ruleset.families[Family.IPV4]
+    assert ingress(ruleset, "10.0.0.1") == [("any", "TCP 80")]
+    endpoints = [one.entries for one in ruleset.sets.values() if one.kind is SetKind.ENDPOINT]
+    assert endpoints == [{"10.0.0.1,tcp:80"}]
+
+
 def test_a_pod_without_an_address_of_the_family_is_passed_over() -> None:
     both = (Family.IPV4, Family.IPV6)
     found = compiled(pod("a", "10.0.0.1"), DENY, families=both).ruleset.families

@@ -107,6 +107,8 @@ EXPRESSION = f"{PEER}.podSelector.matchExpressions[0]"
         (with_peer({"ipBlock": {}}), f"{PEER}.ipBlock.cidr"),
         (with_peer({"ipBlock": {"cidr": "10.0.0.0"}}), f"{PEER}.ipBlock.cidr"),
         (with_peer({"ipBlock": {"cidr": "10.0.0.0/33"}}), f"{PEER}.ipBlock.cidr"),
+        (with_block(cidr="fe80::%x\nflush NPC-6-EGRESS/64"), f"{PEER}.ipBlock.cidr"),
+        (with_block(cidr="fe80::/10", **{"except": ["fe80::%eth0/64"]}), EXCEPT),
         (with_peer({"ipBlock": {"cidr": "10.0.0.0/8", "except": "x"}}), f"{PEER}.ipBlock.except"),
         (with_block(cidr="10.0.0.0/8", **{"except": ["11.0.0.0/9"]}), EXCEPT),
         (with_block(cidr="10.0.0.0/8", **{"except": ["0.0.0.0/0"]}), EXCEPT),
