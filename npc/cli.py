@@ -9,7 +9,9 @@ import argparse
 import ipaddress
 import os
 import re
+import signal
 import sys
+from contextlib import contextmanager
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
@@ -20,7 +22,7 @@ from npc.dataplane.choose import BACKENDS, FAMILIES, named_families
 from npc.ruleset import Denial, DenyAction
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from npc.policy import Network
 
@@ -216,10 +218,25 @@ def _add_mode(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from npc.agent import ConfigurationError, Options, run
-
     if not args.node_name:
         return _unusable("run: --node-name or $NODE_NAME must name this node")
+    with _stoppable():
+        return _start(args)
+
+
+@contextmanager
+def _stoppable() -> Iterator[None]:
+    """Within the block, SIGTERM ends the process in order, until the agent takes care of it."""
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _start(args: argparse.Namespace) -> int:
+    from npc.agent import ConfigurationError, Options, run
+
     try:
         settings = _settings(args)
     except ValueError as error:

@@ -194,7 +194,8 @@ class Reflector:
             except ApiError as error:
                 self._learn(error)
                 self._wait_after(error, stop)
-            except (TransportError, msgspec.DecodeError) as error:
+            # The decoder meets JSON that is nested too deeply with a RecursionError.
+            except (TransportError, msgspec.DecodeError, RecursionError) as error:
                 self._wait_after(error, stop)
 
     def _list_and_watch(self, stop: Stop) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ipaddress
+import os
+import signal
 from importlib.metadata import version
 
 import pytest
@@ -135,3 +137,19 @@ def test_it_says_its_version(capsys: pytest.CaptureFixture[str]) -> None:
         main(["--version"])
     assert ended.value.code == 0
     assert capsys.readouterr().out == f"npc {version('fullsync')}\n"
+
+
+def test_sigterm_during_the_start_is_exit_code_0(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(_: Options) -> int:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return 1
+
+    monkeypatch.setattr(agent, "run", run)
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)  # so that a failure is not our end
+    try:
+        with pytest.raises(SystemExit) as error:
+            main(RUN)
+        assert signal.getsignal(signal.SIGTERM) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert error.value.code == 0

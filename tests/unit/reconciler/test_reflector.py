@@ -498,3 +498,9 @@ def test_silence_is_how_long_ago_the_server_said_anything() -> None:
         assert run.reflector.silence == 0
         run.clock.step(70)
         assert run.reflector.silence == 70
+
+
+def test_json_that_is_nested_too_deeply_does_not_end_the_reflector() -> None:
+    deep = b'{"metadata":{},"items":[' + b"[" * 100_000 + b"]" * 100_000 + b"]}"
+    with running(deep, page(widget("a", 1)), Lines(stay=True)) as run:
+        run.step_until_calls("list list watch")
