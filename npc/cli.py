@@ -293,6 +293,8 @@ def block(text: str) -> Network:
 
     :raises argparse.ArgumentTypeError: if it is none, has host bits, or is everything
     """
+    if "%" in text:  # Python takes fe80::%ANYTHING/64, the kernel does not
+        raise argparse.ArgumentTypeError(f"{text!r} has a zone; write 10.0.0.0/8 or fd00::/8")
     try:
         network = ipaddress.ip_network(text)
     except ValueError as error:

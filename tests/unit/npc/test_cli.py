@@ -81,6 +81,7 @@ def test_options_that_do_not_go_together_are_exit_code_2(
         ("--exempt-cidr 10.0.0.1/8", "10.0.0.1/8 has host bits set"),
         ("--exempt-cidr 0.0.0.0/0", "'0.0.0.0/0' is every address there is"),
         ("--pod-cidr ::/0", "'::/0' is every address there is"),
+        ("--exempt-cidr fe80::%eth0/64", "'fe80::%eth0/64' has a zone"),
         ("--sync-period soon", "'soon' is no duration above zero"),
         ("--health-address nowhere", "'nowhere' is not HOST:PORT"),
     ],
