@@ -418,7 +418,7 @@ def _numbers(pod: Pod, port: Port) -> list[int]:
     protocol = port.protocol.value
     named = pod.named_ports
     found = {p.number for p in named if p.name == port.name and p.protocol == protocol}
-    return sorted(found.intersection(_PORTS))
+    return sorted(number for number in found if number in _PORTS)
 
 
 def _age(pod: Pod) -> tuple[str, str, str]:
