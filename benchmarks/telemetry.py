@@ -11,6 +11,7 @@ measured on syncs so small that it can be seen.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import resource
@@ -43,13 +44,15 @@ if TYPE_CHECKING:
 
 FAMILIES = (Family.IPV4,)
 PODS = 1_000
-SYNCS = 200
+SYNCS = 600
 ROUNDS = 5
 WARM_UP = 20
 FEW_PODS = 5
 SMALL_SYNCS = 2_000
 STOP = 3.0
 PAUSE = 0.002
+SIZES = (100, 1_000, 10_000)
+FEW_SYNCS = 50
 VARIANTS = ("off", *(mode.name.lower() for mode in Mode), "gone")
 
 
@@ -135,6 +138,8 @@ def run(size: int, syncs: int, dataplane: Dataplane) -> dict[str, Any]:
     )
     controller.watch(events)
     controller.queue.add(KEY)
+    gc.collect()
+    gc.freeze()
     controller.run(stop)
     started = time.perf_counter()
     telemetry.stop(STOP)
@@ -226,13 +231,15 @@ def main() -> None:
         )
     print(f"{ROUNDS} rounds of {SYNCS} syncs for each")
     cost = cost_of_tracing()
-    print(
-        f"tracing one sync costs {cost * 1000:.0f} us:"
-        f" {cost / base['cpu'] * 100:.2f} % of what it computes in {base['cpu']:.1f} ms"
-    )
-    if os.geteuid() == 0:
-        whole = statistics.median(measure("off", kernel=True)["wall"])
-        print(f"{cost / whole * 100:.2f} % of a sync that really writes, in {whole:.1f} ms")
+    print(f"tracing one sync costs {cost * 1000:.0f} us; of a sync of so many pods that is")
+    kernel = os.geteuid() == 0
+    for size in SIZES:
+        computed = statistics.median(measure("off", size, FEW_SYNCS)["cpu"])
+        line = f"{size:>7,}  {cost / computed * 100:>5.2f} % of what it computes, {computed:.1f} ms"
+        if kernel:
+            whole = statistics.median(measure("off", size, FEW_SYNCS, kernel=True)["wall"])
+            line += f"; {cost / whole * 100:.2f} % if it also writes to the kernel, {whole:.1f} ms"
+        print(line)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -136,6 +137,8 @@ def _enforce(options: Options, telemetry: Telemetry) -> int:
         client.host,
         *health.address,
     )
+    gc.collect()
+    gc.freeze()  # what is there by now stays: no collection within a sync need go through it again
     manager.run()
     log.info("stopped; the rules stay in place")
     return 0

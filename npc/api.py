@@ -3,6 +3,7 @@
 Decoding goes straight from the API server's JSON bytes into these; whatever is not named here is
 skipped by the decoder and never allocated. Unknown fields are ignored, as the API does. What many
 pods have in common, as the labels of a deployment's, they share; a table of limited size finds it.
+None of them can be part of a cycle, so Python's garbage collector is told to leave them alone.
 
 A policy's ``spec`` stays plain JSON, since a policy that we cannot understand must still isolate
 the pods that it selects: ``npc.policy`` reads it field by field.
@@ -19,7 +20,7 @@ _NO_LABELS: dict[str, str] = {}
 _REMEMBERED = 2048
 
 
-class NamedPort(msgspec.Struct, frozen=True):
+class NamedPort(msgspec.Struct, frozen=True, gc=False):
     """A container port that has a name."""
 
     name: str
@@ -27,7 +28,7 @@ class NamedPort(msgspec.Struct, frozen=True):
     number: int
 
 
-class Pod(msgspec.Struct, frozen=True):
+class Pod(msgspec.Struct, frozen=True, gc=False):
     """A pod. ``ips`` are its addresses, the primary first, at most one of each family.
 
     ``created`` is when, as RFC 3339 text in UTC, so that it sorts by time.
@@ -57,7 +58,7 @@ class Pod(msgspec.Struct, frozen=True):
 _FINISHED = frozenset({"Succeeded", "Failed"})
 
 
-class Namespace(msgspec.Struct, frozen=True):
+class Namespace(msgspec.Struct, frozen=True, gc=False):
     """A namespace; cluster-scoped, so its own ``namespace`` is empty."""
 
     name: str
@@ -67,7 +68,7 @@ class Namespace(msgspec.Struct, frozen=True):
     namespace: str = ""
 
 
-class NetworkPolicy(msgspec.Struct, frozen=True):
+class NetworkPolicy(msgspec.Struct, frozen=True, gc=False):
     """A NetworkPolicy whose ``spec`` is JSON as it came."""
 
     namespace: str
