@@ -9,6 +9,7 @@ This is the only module that imports ``kubernetes``.
 
 from __future__ import annotations
 
+import os
 import re
 import socket
 from contextlib import AbstractContextManager, nullcontext
@@ -362,7 +363,9 @@ def _reason(error: Exception) -> str:
 def load(kubeconfig: str | None = None, *, context: str | None = None) -> Client:
     """Make a client from a kubeconfig file, or from the pod's service account where none is given.
 
-    :param kubeconfig: a file; an empty name, as of a variable that is set to nothing, is none
+    :param kubeconfig: a file, or several with ``os.pathsep`` between them, as in ``$KUBECONFIG``:
+        one that is missing is passed over, and of what two define the first holds; an empty name,
+        as of a variable that is set to nothing, is none
     :param context: the kubeconfig's context; its current one by default
     :raises ConfigurationError: if the file or the service account is missing or unusable
     """
@@ -372,9 +375,10 @@ def load(kubeconfig: str | None = None, *, context: str | None = None) -> Client
         if kubeconfig is None:
             kubernetes.config.load_incluster_config(configuration)
         else:
-            _require_mapping(kubeconfig)
+            found = _read_kubeconfig(kubeconfig)
+            current = (each["current-context"] for each in found if each.get("current-context"))
             kubernetes.config.load_kube_config(
-                kubeconfig, context, configuration, persist_config=False
+                kubeconfig, context or next(current, None), configuration, persist_config=False
             )
     except kubernetes.config.ConfigException as error:
         raise ConfigurationError(_unusable(kubeconfig, str(error))) from error
@@ -384,20 +388,28 @@ def load(kubeconfig: str | None = None, *, context: str | None = None) -> Client
     return Client(kubernetes.client.ApiClient(configuration))
 
 
-def _require_mapping(kubeconfig: str) -> None:
+def _read_kubeconfig(kubeconfig: str) -> list[dict[str, Any]]:
+    """What its files say, each a mapping."""
+    paths = [path for path in kubeconfig.split(os.pathsep) if path]
+    there = [path for path in paths if Path(path).expanduser().exists()]
+    return [_read_mapping(path) for path in there or paths]
+
+
+def _read_mapping(path: str) -> dict[str, Any]:
     try:
-        text = Path(kubeconfig).read_text()
+        text = Path(path).expanduser().read_text()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise ConfigurationError(_unusable(kubeconfig, reason)) from error
+        raise ConfigurationError(_unusable(path, reason)) from error
     if not text.strip():
-        raise ConfigurationError(_unusable(kubeconfig, "is empty"))
+        raise ConfigurationError(_unusable(path, "is empty"))
     try:
         found = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise ConfigurationError(_unusable(kubeconfig, f"is not YAML: {error}")) from error
+        raise ConfigurationError(_unusable(path, f"is not YAML: {error}")) from error
     if not isinstance(found, dict):
-        raise ConfigurationError(_unusable(kubeconfig, "is YAML, but not a mapping"))
+        raise ConfigurationError(_unusable(path, "is YAML, but not a mapping"))
+    return found
 
 
 def _unusable(kubeconfig: str | None, reason: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 from pathlib import Path
@@ -55,6 +56,35 @@ def test_a_kubeconfig_that_cannot_be_used_is_named_with_the_reason(
     with pytest.raises(ConfigurationError, match=reason) as error:
         load(str(path))
     assert str(error.value).startswith(f"kubeconfig {path}: ")
+
+
+def test_several_kubeconfigs_are_read_as_one_and_the_first_to_say_something_holds(
+    tmp_path: Path,
+) -> None:
+    one, two, three = (tmp_path / name for name in ("one", "two", "three"))
+    one.write_text(
+        "current-context: ours\ncontexts: [{name: ours, context: {cluster: c, user: u}}]"
+    )
+    two.write_text('clusters: [{name: c, cluster: {server: "http://127.0.0.1:1"}}]')
+    three.write_text(
+        "users: [{name: u, user: {token: secret}}]\n"
+        'clusters: [{name: c, cluster: {server: "http://127.0.0.1:3"}}]\n'
+        "current-context: other\n"
+    )
+    names = [str(one), "", str(tmp_path / "missing"), str(two), str(three)]
+    assert load(os.pathsep.join(names)).host == "http://127.0.0.1:1"
+
+
+def test_of_several_kubeconfigs_the_one_at_fault_is_named(tmp_path: Path) -> None:
+    good, bad = tmp_path / "good", tmp_path / "bad"
+    good.write_text("current-context: a")
+    bad.write_text("[]")
+    with pytest.raises(ConfigurationError, match=f"kubeconfig {bad}: is YAML, but not a mapping"):
+        load(f"{good}{os.pathsep}{bad}")
+    bad.unlink()
+    good.unlink()
+    with pytest.raises(ConfigurationError, match=f"kubeconfig {good}: No such file"):
+        load(f"{good}{os.pathsep}{bad}")
 
 
 @pytest.mark.parametrize("kubeconfig", [None, ""])
