@@ -6,15 +6,20 @@ pods have in common, as the labels of a deployment's, they share; a table of lim
 None of them can be part of a cycle, so Python's garbage collector is told to leave them alone.
 
 A policy's ``spec`` stays plain JSON, since a policy that we cannot understand must still isolate
-the pods that it selects: ``npc.policy`` reads it field by field.
+the pods that it selects: ``npc.policy`` reads it field by field. Of an object that has a field of
+the wrong type, the others count (``npc.lenient``); its ``faults`` say what is wrong with it.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
+
+from npc.lenient import Fault, read
+
+S = TypeVar("S", bound=msgspec.Struct)
 
 _NO_LABELS: dict[str, str] = {}
 _REMEMBERED = 2048
@@ -45,6 +50,7 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
     ips: tuple[str, ...]
     named_ports: tuple[NamedPort, ...]
     created: str = ""
+    faults: tuple[Fault, ...] = ()
 
     @property
     def enforceable(self) -> bool:
@@ -66,6 +72,7 @@ class Namespace(msgspec.Struct, frozen=True, gc=False):
     resource_version: str
     labels: dict[str, str]
     namespace: str = ""
+    faults: tuple[Fault, ...] = ()
 
 
 class NetworkPolicy(msgspec.Struct, frozen=True, gc=False):
@@ -77,6 +84,7 @@ class NetworkPolicy(msgspec.Struct, frozen=True, gc=False):
     resource_version: str
     labels: dict[str, str]
     spec: Any
+    faults: tuple[Fault, ...] = ()
 
 
 class _Metadata(msgspec.Struct, rename="camel"):
@@ -89,7 +97,7 @@ class _Metadata(msgspec.Struct, rename="camel"):
 
 
 class _ContainerPort(msgspec.Struct, rename="camel"):
-    container_port: int
+    container_port: int | None = None
     name: str | None = None
     protocol: str | None = None
 
@@ -136,6 +144,15 @@ _namespace_decoder = msgspec.json.Decoder(_Namespace)
 _policy_decoder = msgspec.json.Decoder(_NetworkPolicy)
 
 
+def _decode(
+    decoder: msgspec.json.Decoder[S], raw: bytes | msgspec.Raw
+) -> tuple[S, tuple[Fault, ...]]:
+    try:
+        return decoder.decode(raw), ()
+    except msgspec.ValidationError:
+        return read(raw, decoder)
+
+
 # Each gives back its argument, or an equal one that was met before.
 
 
@@ -157,9 +174,9 @@ def _ports(ports: tuple[NamedPort, ...]) -> tuple[NamedPort, ...]:
 def decode_pod(raw: bytes | msgspec.Raw) -> Pod:
     """Decode one v1 Pod.
 
-    :raises msgspec.DecodeError: if it is not JSON or a field that we read has the wrong type
+    :raises msgspec.DecodeError: if it is not JSON, no object, or has no metadata
     """
-    pod = _pod_decoder.decode(raw)
+    pod, faults = _decode(_pod_decoder, raw)
     meta, spec, status = pod.metadata, pod.spec, pod.status
     listed = tuple(entry.ip for entry in status.pod_ips or () if entry.ip)
     return Pod(
@@ -174,6 +191,7 @@ def decode_pod(raw: bytes | msgspec.Raw) -> Pod:
         ips=listed or ((status.pod_ip,) if status.pod_ip else ()),
         named_ports=_ports(_named_ports(spec)),
         created=meta.creation_timestamp or "",
+        faults=faults,
     )
 
 
@@ -184,25 +202,32 @@ def _named_ports(spec: _PodSpec) -> tuple[NamedPort, ...]:
         NamedPort(port.name, port.protocol or "TCP", port.container_port)
         for container in [*(spec.containers or ()), *sidecars]
         for port in container.ports or ()
-        if port.name
+        if port.name and port.container_port is not None
     )
 
 
 def decode_namespace(raw: bytes | msgspec.Raw) -> Namespace:
     """Decode one v1 Namespace.
 
-    :raises msgspec.DecodeError: if it is not JSON or a field that we read has the wrong type
+    :raises msgspec.DecodeError: if it is not JSON, no object, or has no metadata
     """
-    meta = _namespace_decoder.decode(raw).metadata
-    return Namespace(meta.name, meta.uid, meta.resource_version, meta.labels or _NO_LABELS)
+    namespace, faults = _decode(_namespace_decoder, raw)
+    meta = namespace.metadata
+    return Namespace(
+        name=meta.name,
+        uid=meta.uid,
+        resource_version=meta.resource_version,
+        labels=meta.labels or _NO_LABELS,
+        faults=faults,
+    )
 
 
 def decode_policy(raw: bytes | msgspec.Raw) -> NetworkPolicy:
     """Decode one networking.k8s.io/v1 NetworkPolicy; its spec is not looked at yet.
 
-    :raises msgspec.DecodeError: if it is not JSON or its metadata has a field of the wrong type
+    :raises msgspec.DecodeError: if it is not JSON, no object, or has no metadata
     """
-    policy = _policy_decoder.decode(raw)
+    policy, faults = _decode(_policy_decoder, raw)
     meta = policy.metadata
     return NetworkPolicy(
         namespace=meta.namespace,
@@ -211,4 +236,5 @@ def decode_policy(raw: bytes | msgspec.Raw) -> NetworkPolicy:
         resource_version=meta.resource_version,
         labels=meta.labels or _NO_LABELS,
         spec=policy.spec,
+        faults=faults,
     )

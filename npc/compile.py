@@ -89,6 +89,9 @@ def compile(
     local = [pod for pod in cluster.pods if pod.node == node]
     isolated = _isolated(local, parsed)
     problems = [problem for policy in parsed for problem in policy.problems]
+    problems += _faults("Pod", pods)
+    problems += _faults("Namespace", namespaces)
+    problems += _faults("NetworkPolicy", policies)
     return Compiled(
         ruleset=Ruleset(
             {
@@ -100,6 +103,15 @@ def compile(
         local_pods=len(local),
         isolated={direction: len(found) for direction, found in isolated.items()},
     )
+
+
+def _faults(kind: str, objects: Iterable[Pod | Namespace | NetworkPolicy]) -> list[Problem]:
+    """What is wrong with the objects themselves, as they came."""
+    return [
+        Problem(kind, f"{one.namespace}/{one.name}".lstrip("/"), fault.field, fault.message)
+        for one in objects
+        for fault in one.faults
+    ]
 
 
 # -- who is isolated by what -------------------------------------------------------------------

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import re
 import tracemalloc
 from typing import Any
 
@@ -121,15 +123,81 @@ def test_a_namespace_and_a_policy() -> None:
     assert policy.spec == [1]
 
 
+@pytest.mark.parametrize("broken", [{"spec": {}}, {"metadata": 5}, {"metadata": None}, [], 5, None])
+def test_what_is_no_object_with_metadata_cannot_be_decoded(broken: Any) -> None:
+    with pytest.raises(msgspec.DecodeError, match=r"metadata|object"):
+        decode_pod(raw(broken))
+
+
+BAD_FIELDS: list[tuple[str, Any, dict[str, Any]]] = [
+    # where, what stands there, and what it comes to besides a fault
+    ("metadata.labels", ["app=web"], {"labels": {}}),
+    ("metadata.labels.app", 5, {"labels": {"app": "5"}}),
+    ("metadata.labels.app", {"a": [True]}, {"labels": {"app": '{"a":[true]}'}}),
+    ("metadata.resourceVersion", 7, {"resource_version": "7"}),
+    ("metadata.creationTimestamp", 7, {"created": "7"}),
+    ("spec", "none", {"node": "", "named_ports": ()}),
+    ("spec.hostNetwork", "true", {"host_network": False}),
+    ("spec.nodeName", 12, {"node": "12"}),
+    ("spec.containers", {}, {"named_ports": (NamedPort("mesh", "TCP", 9),)}),
+    ("spec.containers[0]", "c", {"named_ports": (NamedPort("mesh", "TCP", 9),)}),
+    (
+        "spec.containers[0].ports[0].containerPort",
+        "80",
+        {"named_ports": (NamedPort("dns", "UDP", 53), NamedPort("mesh", "TCP", 9))},
+    ),
+    ("spec.containers[0].ports[0].containerPort", True, {}),
+    ("spec.containers[0].ports[1].name", 81, {}),
+    ("status", [], {"ips": (), "phase": ""}),
+    ("status.phase", {}, {"phase": "{}"}),
+    ("status.podIPs", "10.0.0.1", {"ips": ("10.0.0.1",)}),
+    ("status.podIPs[0]", "10.0.0.1", {"ips": ("fd00::1",)}),
+    ("status.podIPs[0].ip", 10, {"ips": ("10", "fd00::1")}),
+]
+
+
+@pytest.mark.parametrize(("path", "value", "comes_to"), BAD_FIELDS, ids=str)
+def test_a_bad_field_of_a_pod_is_named_and_costs_no_other(
+    path: str, value: Any, comes_to: dict[str, Any]
+) -> None:
+    pod, good = decode_pod(raw(put(POD, path, value))), decode_pod(raw(POD))
+    assert [fault.field.startswith(path) for fault in pod.faults] == [True]
+    for name, expected in comes_to.items():
+        assert getattr(pod, name) == expected
+    same = {"name", "namespace", "uid", "labels", "node", "host_network", "ips"} - comes_to.keys()
+    if path != "spec" and path != "status":
+        for name in same:
+            assert getattr(pod, name) == getattr(good, name)
+
+
 @pytest.mark.parametrize(
-    "broken",
+    "path",
     [
-        {"spec": {}},
-        {"metadata": {"name": "a", "labels": {"a": 1}}},
-        {"metadata": {"name": "a"}, "spec": {"containers": [{"ports": [{"containerPort": "80"}]}]}},
-        {"metadata": {"name": "a"}, "status": {"podIPs": "10.0.0.1"}},
+        *("metadata.namespace", "metadata.uid", "metadata.labels", "metadata.labels.app"),
+        *("spec", "spec.containers", "spec.containers[0]", "spec.containers[0].ports[1]"),
+        *("status", "status.podIPs", "status.podIPs[1]", "status.podIPs[1].ip", "status.phase"),
     ],
 )
-def test_a_pod_that_cannot_be_decoded_says_where(broken: Any) -> None:
-    with pytest.raises(msgspec.DecodeError, match=r"metadata|\$\."):
-        decode_pod(raw(broken))
+def test_null_is_as_good_as_absent(path: str) -> None:
+    assert decode_pod(raw(put(POD, path, None))).faults == ()
+
+
+def test_namespaces_and_policies_with_a_bad_field_count_too() -> None:
+    meta = {"metadata": {"name": "p", "namespace": "x", "labels": 5}}
+    namespace, policy = decode_namespace(raw(meta)), decode_policy(raw({**meta, "spec": [1]}))
+    assert (namespace.name, namespace.labels, policy.spec) == ("p", {}, [1])
+    for faulty in (namespace, policy):
+        assert [fault.field for fault in faulty.faults] == ["metadata.labels"]
+
+
+def put(obj: Any, path: str, value: Any) -> Any:
+    """The object with another value at a path such as ``spec.containers[0].name``."""
+    changed = copy.deepcopy(obj)
+    *way, last = [
+        int(part) if part.isdecimal() else part for part in re.findall(r"[^.\[\]]+", path)
+    ]
+    inner = changed
+    for step in way:
+        inner = inner[step]
+    inner[last] = value
+    return changed

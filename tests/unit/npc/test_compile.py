@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from npc.api import Namespace, NetworkPolicy
+from npc.lenient import Fault
 from npc.ruleset import Direction, Family, SetKind
 from tests.unit.npc.objects import (
     NODE,
@@ -230,6 +232,18 @@ def test_an_address_that_is_none_is_reported_and_left_out() -> None:
         "Pod x/b: status.podIPs[0]: 'banana' is not an address; left out"
     ]
     assert found.isolated == {Direction.INGRESS: 2, Direction.EGRESS: 2}
+
+
+def test_what_cannot_be_read_of_an_object_is_reported_and_the_rest_counts() -> None:
+    fault = (Fault("metadata.labels", "5 is not an object; left out"),)
+    team = Namespace("x", "x", "1", {}, faults=fault)
+    deny = NetworkPolicy("x", "p", "", "", {}, DENY.spec, faults=fault)
+    found = compiled(pod("a", "10.0.0.1", faults=fault), team, deny)
+    assert [str(problem) for problem in found.problems] == [
+        f"{what}: metadata.labels: 5 is not an object; left out"
+        for what in ("Namespace x", "NetworkPolicy x/p", "Pod x/a")
+    ]
+    assert found.isolated == {Direction.INGRESS: 1, Direction.EGRESS: 1}
 
 
 def test_an_address_with_a_zone_is_reported_and_left_out() -> None:
