@@ -36,7 +36,7 @@ def _differences(family: Family, written: FamilyState, found: FamilyState) -> It
         there = found.sets.get(name)
         if there is None:
             yield f"set {name} is gone"
-        elif there != wanted:
+        elif wanted is not None and there != wanted:
             more, less = len(there.entries - wanted.entries), len(wanted.entries - there.entries)
             yield f"set {name} was changed ({more} entries more, {less} less)"
     if found.dispatch != written.dispatch:

@@ -31,11 +31,12 @@ if TYPE_CHECKING:
 class FamilyState:
     """What the kernel holds of ours for one family.
 
-    A chain is ``None`` where its content is unknown or no longer what we wrote. ``dispatch`` is
-    ``None`` unless jumps and dispatch are all exactly as written.
+    A chain is ``None`` where its content is unknown or no longer what we wrote, a set where its
+    type is none of ours. ``dispatch`` is ``None`` unless jumps and dispatch are all exactly as
+    written.
     """
 
-    sets: Mapping[str, AddressSet] = field(default_factory=lambda: MappingProxyType({}))
+    sets: Mapping[str, AddressSet | None] = field(default_factory=lambda: MappingProxyType({}))
     chains: Mapping[str, Chain | None] = field(default_factory=lambda: MappingProxyType({}))
     dispatch: Dispatch | None = None
 
@@ -115,8 +116,13 @@ def state_of(desired: Ruleset) -> KernelState:
 
 
 def _plan_family(state: FamilyState, desired: FamilyRules) -> FamilyPlan:
-    create = [s for name, s in desired.sets.items() if name not in state.sets]
-    kept = [(state.sets[name], s) for name, s in desired.sets.items() if name in state.sets]
+    there = {
+        name: found
+        for name, found in state.sets.items()
+        if found and name in desired.sets and found.kind is desired.sets[name].kind
+    }
+    create = [s for name, s in desired.sets.items() if name not in there]
+    kept = [(there[name], s) for name, s in desired.sets.items() if name in there]
     fixed = [(old, new) for old, new in kept if new.kind is SetKind.NETWORK]
     changing = [(old, new) for old, new in kept if new.kind is not SetKind.NETWORK]
 
@@ -136,7 +142,7 @@ def _plan_family(state: FamilyState, desired: FamilyRules) -> FamilyPlan:
         add=add,
         write_chains=write_chains,
         write_dispatch=state.dispatch != desired.dispatch
-        or any(_members(state.sets, name) != _members(desired.sets, name) for name in isolated),
+        or any(_members(there, name) != _members(desired.sets, name) for name in isolated),
         delete_chains=delete_chains,
         remove=remove,
         destroy=tuple(sorted(state.sets.keys() - desired.sets.keys())),

@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from npc.dataplane import layout, sets
+from npc.dataplane import DataplaneError, layout, sets
 from npc.dataplane.mode import Mode, choose_mode, tool
 from npc.dataplane.removal import remove_chains_and_sets
 from npc.dataplane.table import FilterTable, parse_save, refused, rules_of
@@ -40,6 +40,7 @@ class RestoreDataplane:
         self._families = tuple(families)
         self._run = run
         self._written: dict[Family, FamilyRules] = {}
+        self._present: frozenset[str] = frozenset()
         self._strays: dict[Family, dict[str, tuple[str, ...]]] = {}
         # Where our denial is there; what it had counted each time before it was written anew.
         self._counting: set[Family] = set()
@@ -75,38 +76,43 @@ class RestoreDataplane:
         where the kernel's way to spell it differs.
         """
         found = sets.read_sets(self._run)
+        self._present = frozenset(sets.all_names(found))
         return {family: self._observe_family(family, found[family]) for family in self._families}
 
-    def _observe_family(self, family: Family, found: dict[str, AddressSet]) -> FamilyState:
+    def _observe_family(self, family: Family, found: dict[str, AddressSet | None]) -> FamilyState:
         table = self._read_table(family)
         self._strays[family] = table.strays(layout.JUMPS)
         if table.chains.keys() >= set(layout.DENY.values()):
             self._counting.add(family)
         else:
             self._counting.discard(family)
-        kinds = {name: one.kind for name, one in found.items()}
+        typed = {name: one for name, one in found.items() if one}
+        kinds = {name: one.kind for name, one in typed.items()}
         written = self._written.get(family)
         known_sets = written.sets if written else {}
         known_chains = written.chains if written else {}
         return FamilyState(
             sets={
-                name: _known_set(one, known_sets.get(name), family) for name, one in found.items()
+                name: one and _known_set(one, known_sets.get(name), family)
+                for name, one in found.items()
             },
             chains={
                 name: _known_chain(table, name, known_chains.get(name), kinds)
                 for name in table.ours
                 if name not in layout.FIXED
             },
-            dispatch=layout.read_dispatch(table, family, found),
+            dispatch=layout.read_dispatch(table, family, typed),
         )
 
     def apply(self, plan: Plan) -> None:
         """Carry out the plan, a family at a time. A set that is still in use is left for later."""
         for family_plan in plan.families:
             self._apply_family(family_plan)
+        self._present = frozenset()  # from now on there are those that we made
 
     def _apply_family(self, plan: FamilyPlan) -> None:
         family = plan.desired.family
+        self._make_room(plan)
         sets.extend_sets(self._run, family, plan.create, plan.replace, plan.add)
         if plan.changes_rules:
             counted = self._count_denied(family) if plan.write_dispatch else {}
@@ -119,6 +125,15 @@ class RestoreDataplane:
         for name in sets.destroy_sets(self._run, plan.destroy):
             log.warning("the set %s is still in use and stays until a later sync", name)
         self._written[family] = plan.desired
+
+    def _make_room(self, plan: FamilyPlan) -> None:
+        """Destroy what is there in place of sets to create: it has another type or family."""
+        wanted = {one.name for one in plan.create} | {sets.spare_name(plan.desired.family)}
+        for name in sets.destroy_sets(self._run, sorted(wanted & self._present)):
+            raise DataplaneError(
+                f"another program made the set {name} of another type than ours, and it is in use: "
+                "remove the rules that use it"
+            )
 
     def _write_rules(self, plan: FamilyPlan) -> None:
         """Change chains, dispatch and jumps, all in one transaction of the kernel."""

@@ -38,19 +38,17 @@ _HALVES = {
 }
 
 
-def read_sets(run: Run) -> dict[Family, dict[str, AddressSet]]:
+def read_sets(run: Run) -> dict[Family, dict[str, AddressSet | None]]:
     """Read all sets of ours from the kernel, by family.
 
-    A set of a type that we never write has no entries here: enough to see that it is to go.
+    One of a type that we never write is ``None``.
     """
-    found: dict[Family, dict[str, AddressSet]] = {family: {} for family in Family}
+    found: dict[Family, dict[str, AddressSet | None]] = {family: {} for family in Family}
     for name, (header, elements) in _by_name(run(["ipset", "save"])).items():
         family = Family.IPV6 if " family inet6 " in f" {header} " else Family.IPV4
         kind = _KINDS.get(header.partition(" ")[0])
-        if kind is None:
-            found[family][name] = AddressSet(name, SetKind.ADDRESS, frozenset())
-        else:
-            found[family][name] = _from_elements(name, kind, family, elements)
+        known = None if kind is None else _from_elements(name, kind, family, elements)
+        found[family][name] = known
     return found
 
 
@@ -131,7 +129,7 @@ def extend_sets(
     for new in create:
         lines.append(_create(new.name, new.kind, family))
         lines += (f"add {new.name} {element}" for element in _elements(new))
-    spare = f"{PREFIX}REBUILD-{family.value}"
+    spare = spare_name(family)
     for new in replace:
         # The spare set may be there, and full, after a crash.
         lines += (_create(spare, new.kind, family), f"flush {spare}")
@@ -140,6 +138,11 @@ def extend_sets(
     for change in add:
         lines += (f"add {change.name} {entry}" for entry in _split(change.entries))
     _restore(run, lines)
+
+
+def spare_name(family: Family) -> str:
+    """The set in which another is rebuilt before the two are swapped."""
+    return f"{PREFIX}REBUILD-{family.value}"
 
 
 def remove_entries(run: Run, changes: Sequence[SetChange]) -> None:
@@ -179,7 +182,7 @@ def probe_sets(run: Run, family: Family) -> None:
     destroy_sets(run, names.values())
 
 
-def all_names(sets: Mapping[Family, Mapping[str, AddressSet]]) -> list[str]:
+def all_names(sets: Mapping[Family, Mapping[str, object]]) -> list[str]:
     """The names of all sets that ``read_sets`` found, in order."""
     return sorted(name for found in sets.values() for name in found)
 

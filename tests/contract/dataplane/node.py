@@ -133,7 +133,7 @@ class NftablesNode(Node):
         return super().saved(mode, family) + self._nft("list", "ruleset")
 
     def sets(self) -> dict[str, set[str]]:
-        return {name: set(one.entries) for name, one in self.state().sets.items()}
+        return {name: set(one.entries) for name, one in self.state().sets.items() if one}
 
     def _nft(self, *words: str) -> list[str]:
         """What nft prints, without what counters have counted."""

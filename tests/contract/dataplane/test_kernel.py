@@ -82,6 +82,40 @@ def test_a_set_in_use_stays_until_it_can_go(node: Node) -> None:
     assert "NPC-OLD" not in node.sets()
 
 
+@pytest.mark.parametrize(
+    "other", ["hash:net", "bitmap:port range 0-1023", "list:set", "hash:ip family {other}"]
+)
+def test_a_set_of_ours_that_others_made_of_another_type_is_made_anew(
+    node: Node, other: str
+) -> None:
+    desired = samples.everything(node.family)
+    node.sync(desired)
+    flush(node)
+    typed = other.format(other="inet6" if node.family is Family.IPV4 else "inet").split()
+    wanted = [one.name for family in desired.families.values() for one in family.sets.values()]
+    for name in [*wanted, f"NPC-REBUILD-{node.family.value}"]:
+        run_tool(["ipset", "create", name, *typed])
+    node.sync(desired)
+    assert node.dataplane.observe() == state_of(desired)
+
+
+def test_a_set_of_another_type_that_is_in_use_is_an_error_that_names_it(node4: Node) -> None:
+    desired = samples.simple(node4.family, 1)
+    run_tool(["ipset", "create", "NPC-4-INGRESS", "hash:net"])
+    node4.iptables("-A INPUT -m set --match-set NPC-4-INGRESS src -j ACCEPT")
+    with pytest.raises(DataplaneError, match=r"the set NPC-4-INGRESS of another type.*in use"):
+        node4.sync(desired)
+    node4.iptables("-F INPUT")
+    node4.sync(desired)
+    assert make_plan(node4.restarted().observe(), desired).empty
+
+
+def flush(node: Node) -> None:
+    node.iptables("-F")
+    node.iptables("-X")
+    run_tool(["ipset", "destroy"])
+
+
 def test_a_set_of_another_type_goes(node4: Node) -> None:
     run_tool(["ipset", "create", "NPC-BITS", "bitmap:port", "range", "0-1023"])
     node4.sync(samples.nothing(Family.IPV4))

@@ -105,6 +105,7 @@ def test_blocks_that_overlap_or_touch_are_written_as_the_fewest(node4: NftablesN
     node4.sync(desired)
     assert node4.dataplane.observe() == state_of(desired)
     found = node4.restarted().observe()[Family.IPV4].sets[source.name]
+    assert found is not None
     assert found.entries == {"10.0.0.0/7", "192.0.2.1/32", "0.0.0.0/32"}
     assert found.excluded == source.excluded
     node4.dataplane = node4.restarted()

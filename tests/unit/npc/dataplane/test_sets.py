@@ -202,7 +202,7 @@ def test_sets_of_others_and_other_types() -> None:
     assert found == {
         Family.IPV4: {
             "NPC-A": AddressSet("NPC-A", SetKind.ADDRESS, frozenset(["10.0.0.1"])),
-            "NPC-B": AddressSet("NPC-B", SetKind.ADDRESS, frozenset()),
+            "NPC-B": None,
         },
         Family.IPV6: {
             "NPC-N": AddressSet(
