@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
@@ -21,12 +21,13 @@ from npc.controller import (
     policy_view,
 )
 from npc.dataplane import DataplaneError
-from npc.dataplane.choose import choose_families, open_dataplane
+from npc.dataplane.choose import choose_families, named_families, open_dataplane
 from npc.dataplane.conntrack import require_conntrack
 from npc.dataplane.tools import run_tool
 from npc.established import Terminator
 from npc.health import Ticker, add_checks
 from npc.metrics import Metrics
+from npc.node import NODES, NodeBlocks
 from npc.plan import make_plan
 from npc.telemetry import start
 from reconciler.client import ConfigurationError, Resource, Transport, load
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 
     from npc.dataplane import Dataplane
     from npc.dataplane.others import SoleDataplane
+    from npc.policy import Network
     from npc.ruleset import Family, Ruleset
     from npc.telemetry import Telemetry
 
@@ -69,7 +71,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the command line decides. ``sync_period`` is in seconds."""
+    """What the command line decides. ``sync_period`` is in seconds.
+
+    With ``strict_startup`` and no ``settings.guarded``, the blocks of the Node object are held.
+    """
 
     node: str
     kubeconfig: str | None
@@ -77,6 +82,7 @@ class Options:
     families: str
     iptables_mode: str
     settings: Settings
+    strict_startup: bool
     terminate_established: bool
     sync_period: float
     health_address: tuple[str, int]
@@ -100,7 +106,7 @@ def _enforce(options: Options, telemetry: Telemetry) -> int:
     families = choose_families(options.families)
     dataplane = open_dataplane(options.backend, options.iptables_mode, families)
     if options.settings.guarded:
-        _hold(dataplane, options, families)
+        _hold(dataplane, options.node, families, options.settings)
     caches = _caches(client)
     metrics = Metrics()
     sync = PolicySync(
@@ -128,6 +134,16 @@ def _enforce(options: Options, telemetry: Telemetry) -> int:
     manager.add(Group.SERVERS, health)
     manager.add(Group.CACHES, caches.pods, caches.namespaces, caches.policies)
     manager.add(Group.CONTROLLERS, controller)
+    if options.strict_startup and not options.settings.guarded:
+
+        def guard(blocks: tuple[Network, ...]) -> None:
+            sync.settings = replace(options.settings, guarded=blocks)
+            _hold(dataplane, options.node, families, sync.settings)
+
+        own = NodeBlocks(client, options.node, named_families(options.families), guard)
+        controller.watch(own)
+        health.add_check(str(NODES), own.check)
+        manager.add(Group.CACHES, own)
     if (monitor := dataplane.watch(lambda: _look(sync, controller))) is not None:
         manager.add(Group.CONTROLLERS, monitor)
     log.info(
@@ -158,12 +174,12 @@ def _health(address: tuple[str, int]) -> HealthServer:
         raise ConfigurationError(f"--health-address {host}:{port}: {error.strerror}") from error
 
 
-def _hold(dataplane: Dataplane, options: Options, families: Sequence[Family]) -> None:
+def _hold(dataplane: Dataplane, node: str, families: Sequence[Family], settings: Settings) -> None:
     """Hold every guarded address before anything is known, unless rules of ours are in force."""
     state = dataplane.observe()
     if any(found.chains or found.dispatch for found in state.values()):
         return
-    nothing = compile([], [], [], node=options.node, families=families, settings=options.settings)
+    nothing = compile([], [], [], node=node, families=families, settings=settings)
     dataplane.apply(make_plan(state, nothing.ruleset))
     log.info("the pod addresses of this node are held until the API server says whose they are")
 

@@ -87,6 +87,13 @@ class NetworkPolicy(msgspec.Struct, frozen=True, gc=False):
     faults: tuple[Fault, ...] = ()
 
 
+class Node(msgspec.Struct, frozen=True):
+    """A node. ``pod_cidrs`` are the blocks of its pods, the primary first, as text."""
+
+    name: str
+    pod_cidrs: tuple[str, ...]
+
+
 class _Metadata(msgspec.Struct, rename="camel"):
     name: str = ""
     namespace: str = ""
@@ -139,9 +146,20 @@ class _NetworkPolicy(msgspec.Struct):
     spec: Any = None
 
 
+class _NodeSpec(msgspec.Struct):
+    pod_cidr: str | None = msgspec.field(default=None, name="podCIDR")
+    pod_cidrs: list[str] | None = msgspec.field(default=None, name="podCIDRs")
+
+
+class _Node(msgspec.Struct):
+    metadata: _Metadata
+    spec: _NodeSpec = msgspec.field(default_factory=_NodeSpec)
+
+
 _pod_decoder = msgspec.json.Decoder(_Pod)
 _namespace_decoder = msgspec.json.Decoder(_Namespace)
 _policy_decoder = msgspec.json.Decoder(_NetworkPolicy)
+_node_decoder = msgspec.json.Decoder(_Node)
 
 
 def _decode(
@@ -237,4 +255,17 @@ def decode_policy(raw: bytes | msgspec.Raw) -> NetworkPolicy:
         labels=meta.labels or _NO_LABELS,
         spec=policy.spec,
         faults=faults,
+    )
+
+
+def decode_node(raw: bytes | msgspec.Raw) -> Node:
+    """Decode one v1 Node.
+
+    :raises msgspec.DecodeError: if it is not JSON or a field that we read has the wrong type
+    """
+    node = _node_decoder.decode(raw)
+    spec = node.spec
+    return Node(
+        name=node.metadata.name,
+        pod_cidrs=tuple(spec.pod_cidrs or ((spec.pod_cidr,) if spec.pod_cidr else ())),
     )

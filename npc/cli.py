@@ -154,7 +154,7 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--strict-startup",
         action="store_true",
-        help="hold addresses of --pod-cidr until the API server has said whose they are",
+        help="hold addresses of this node's pods until the API server has said whose they are",
     )
     parser.add_argument(
         "--pod-cidr",
@@ -162,7 +162,8 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="CIDR",
-        help="where the addresses of this node's pods are, with --strict-startup; once per family",
+        help="where the addresses of this node's pods are, with --strict-startup; once per family "
+        "(default: as in the Node object)",
     )
     parser.add_argument(
         "--terminate-established",
@@ -175,12 +176,10 @@ def _settings(args: argparse.Namespace) -> Settings:
     """
     :raises ValueError: saying which options do not go together
     """
-    if args.strict_startup and not args.pod_cidr:
-        raise ValueError("--strict-startup needs --pod-cidr, once for each family of the pods")
     if args.pod_cidr and not args.strict_startup:
         raise ValueError("--pod-cidr means nothing without --strict-startup")
     guarded = {network.version for network in args.pod_cidr}
-    for family in named_families(args.families) if args.strict_startup else ():
+    for family in named_families(args.families) if args.pod_cidr else ():
         if family.value not in guarded:
             name = family.name.lower()
             raise ValueError(
@@ -250,6 +249,7 @@ def _start(args: argparse.Namespace) -> int:
                 families=args.families,
                 iptables_mode=args.iptables_mode,
                 settings=settings,
+                strict_startup=args.strict_startup,
                 terminate_established=args.terminate_established,
                 sync_period=args.sync_period,
                 health_address=args.health_address,

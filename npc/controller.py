@@ -101,7 +101,8 @@ class PolicySync:
         self._dataplane = dataplane
         self._node = node
         self._families = families
-        self._settings = settings
+        self.settings = settings
+        """What the operator decides, as the next sync is to see it."""
         self._after = after
         self._metrics = metrics or Metrics()
         self._now = now
@@ -201,7 +202,7 @@ class PolicySync:
                 policies,
                 node=self._node,
                 families=self._families,
-                settings=self._settings,
+                settings=self.settings,
             )
             counts = count(compiled, len(policies))
             span.set_attributes(
