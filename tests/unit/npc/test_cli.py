@@ -37,6 +37,7 @@ def test_by_default_nothing_is_exempt_held_logged_or_ended(started: list[Options
     [options] = started
     assert options.settings == DEFAULTS
     assert not options.terminate_established
+    assert not options.strict_startup
     assert (options.backend, options.iptables_mode, options.families) == ("auto", "auto", "auto")
 
 
@@ -45,6 +46,7 @@ def test_every_option_of_enforcement(started: list[Options]) -> None:
     words += " --strict-startup --pod-cidr 10.0.1.0/24 --pod-cidr fd00:1::/64"
     assert main([*RUN, *words.split(), "--terminate-established"]) == 0
     assert started[0].terminate_established
+    assert started[0].strict_startup
     assert started[0].settings == Settings(
         denial=Denial(DenyAction.DROP, log=True),
         exempt=(ipaddress.ip_network("192.0.2.1/32"), ipaddress.ip_network("fd00::/8")),
@@ -52,10 +54,16 @@ def test_every_option_of_enforcement(started: list[Options]) -> None:
     )
 
 
+@pytest.mark.parametrize("families", ["auto", "dual"])
+def test_the_blocks_that_are_held_need_not_be_given(started: list[Options], families: str) -> None:
+    assert main([*RUN, "--strict-startup", "--families", families]) == 0
+    assert started[0].strict_startup
+    assert started[0].settings == DEFAULTS
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("--strict-startup", "--strict-startup needs --pod-cidr"),
         ("--pod-cidr 10.0.0.0/8", "--pod-cidr means nothing without --strict-startup"),
         (
             "--strict-startup --pod-cidr 10.0.0.0/8 --families dual",
