@@ -38,7 +38,7 @@ from reconciler.instruments import Instruments
 from reconciler.manager import Group, Manager
 from reconciler.predicate import view_changed
 from reconciler.source import Kind, Periodic
-from workqueue import ItemExponentialFailureRateLimiter
+from workqueue import SYSTEM_CLOCK, Clock, ItemExponentialFailureRateLimiter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -135,13 +135,7 @@ def _enforce(options: Options, telemetry: Telemetry) -> int:
     manager.add(Group.CACHES, caches.pods, caches.namespaces, caches.policies)
     manager.add(Group.CONTROLLERS, controller)
     if options.strict_startup and not options.settings.guarded:
-
-        def guard(blocks: tuple[Network, ...]) -> None:
-            sync.settings = replace(options.settings, guarded=blocks)
-            _hold(dataplane, options.node, families, sync.settings)
-
-        own = NodeBlocks(client, options.node, named_families(options.families), guard)
-        controller.watch(own)
+        own = _node_blocks(client, dataplane, sync, controller, options, families)
         health.add_check(str(NODES), own.check)
         manager.add(Group.CACHES, own)
     if (monitor := dataplane.watch(lambda: _look(sync, controller))) is not None:
@@ -172,6 +166,29 @@ def _health(address: tuple[str, int]) -> HealthServer:
     except OSError as error:
         host, port = address
         raise ConfigurationError(f"--health-address {host}:{port}: {error.strerror}") from error
+
+
+def _node_blocks(
+    transport: Transport,
+    dataplane: Dataplane,
+    sync: PolicySync,
+    controller: Controller[str],
+    options: Options,
+    families: Sequence[Family],
+    clock: Clock = SYSTEM_CLOCK,
+) -> NodeBlocks:
+    """What finds the blocks to hold, and lets the controller wait for the answer."""
+
+    def guard(blocks: tuple[Network, ...]) -> None:
+        sync.settings = replace(options.settings, guarded=blocks)
+        if own.has_synced:  # so syncs run, and write the rules
+            controller.queue.add(KEY)
+        else:
+            _hold(dataplane, options.node, families, sync.settings)
+
+    own = NodeBlocks(transport, options.node, named_families(options.families), guard, clock)
+    controller.watch(own)
+    return own
 
 
 def _hold(dataplane: Dataplane, node: str, families: Sequence[Family], settings: Settings) -> None:

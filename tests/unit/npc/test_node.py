@@ -1,20 +1,19 @@
-"""The blocks of the node's pods: what is asked, what is made of the answer, and what if none comes."""
+"""The blocks of the node's pods: what is asked, and what is made of the answer or of none."""
 
 from __future__ import annotations
 
-import ipaddress
 import json
-import logging
 import threading
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
-from npc.agent import _caches, _controller
+from npc.agent import Options, _caches, _controller, _node_blocks
 from npc.api import Node, decode_node
-from npc.compile import Settings
+from npc.compile import DEFAULTS
 from npc.controller import PolicySync
 from npc.dataplane import DataplaneError
 from npc.health import Ticker
@@ -26,6 +25,19 @@ from reconciler.manager import Runnable
 from reconciler.stop import Stop
 from tests.unit.npc.fake import PATIENCE, FakeDataplane, FakeStream, FakeTransport
 from workqueue.testing import FakeClock
+
+OPTIONS = Options(
+    node="n1",
+    kubeconfig=None,
+    backend="auto",
+    families="ipv4",
+    iptables_mode="auto",
+    settings=DEFAULTS,
+    strict_startup=True,
+    terminate_established=False,
+    sync_period=300,
+    health_address=("127.0.0.1", 0),
+)
 
 
 def node(**spec: Any) -> dict[str, Any]:
@@ -63,12 +75,14 @@ class Asking:
         self.clock = FakeClock()
         self.stop = Stop(self.clock)
         self.found: list[tuple[str, ...]] = []
+        self.told_first = False
         self.answers = answers
         self.blocks = NodeBlocks(answers, "n1", needed, self._take, clock=self.clock)
         self.thread = threading.Thread(target=self.blocks.run, args=(self.stop,))
 
     def _take(self, blocks: tuple[Network, ...]) -> None:
-        assert not self.blocks.has_synced
+        self.told_first = not self.blocks.has_synced
+        assert self.blocks.check() is not None
         self.found.append(tuple(map(str, blocks)))
 
     def why(self) -> str:
@@ -129,31 +143,55 @@ def test_a_block_with_host_bits_is_the_block_that_it_lies_in() -> None:
     ("answer", "message"),
     [
         (TransportError("connection refused"), "connection refused"),
-        (ApiError(403, "Forbidden", "nodes is forbidden"), "403 Forbidden: nodes is forbidden"),
+        (ApiError(503, "ServiceUnavailable", "soon"), "503 ServiceUnavailable: soon"),
+    ],
+)
+def test_without_an_answer_nothing_may_run_yet(
+    answer: Exception, message: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with asking(answer, page(node(podCIDR="10.0.1.0/24"))) as a:
+        assert a.why().startswith(f"{message}; next try in ")
+        assert caplog.messages == [f"the blocks of this node's pods are not known: {a.why()}"]
+        assert not a.blocks.has_synced
+        a.clock.step(1.6)
+        a.end()
+        assert a.found == [("10.0.1.0/24",)]
+        assert a.told_first
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (
+            ApiError(403, "Forbidden", "nodes is forbidden"),
+            "403 Forbidden: nodes is forbidden; --strict-startup needs the right to list nodes",
+        ),
         (page(), "there is no node n1"),
-        (page(node()), "node n1 has no spec.podCIDRs; --pod-cidr can name them"),
+        (b'{"metadata": {}, "items": null}', "there is no node n1"),
+        (page(node()), "node n1 has no spec.podCIDRs; where the network plugin does not allot"),
         (page(node(podCIDRs=["fd00:1::/64"])), "node n1 has no ipv4 block"),
         (page(node(podCIDRs=["nowhere"])), "'nowhere' among the spec.podCIDRs is no block"),
         (page(node(podCIDRs=["0.0.0.0/0"])), "'0.0.0.0/0' among the spec.podCIDRs is no block"),
         (page(node(podCIDRs=["fe80::%x/64"])), "'fe80::%x/64' among the spec.podCIDRs is no block"),
-        (page(node(podCIDRs="10.0.0.0/8")), "Expected `array"),
-        (b"not JSON", "JSON is malformed"),
-        (b'{"metadata":' + b"[" * 100_000, "recursion"),
+        (page(node(podCIDRs="10.0.0.0/8")), "node n1 cannot be read: Expected `array"),
+        (b"not JSON", "node n1 cannot be read: JSON is malformed"),
+        (b'{"metadata":{"x":' + b"[" * 100_000, "node n1 cannot be read: maximum recursion"),
     ],
 )
-def test_it_says_what_is_wrong_and_asks_again(
+def test_an_answer_without_blocks_says_what_is_wrong_and_is_asked_for_again(
     answer: bytes | Exception, message: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.WARNING)
     with asking(answer, page(node(podCIDR="10.0.1.0/24")), needed=(Family.IPV4,)) as a:
-        assert message in a.why()
-        assert not a.blocks.has_synced
+        why = a.why()
+        assert why.startswith(message)
+        assert "; policies are enforced, but no address is held; next try in " in why
+        assert caplog.messages == [f"the blocks of this node's pods are not known: {why}"]
+        assert a.blocks.has_synced
         assert not a.found
-        [line] = caplog.messages
-        assert line == f"--strict-startup holds nothing yet: {a.why()}"
         a.clock.step(1.6)
         a.end()
         assert a.found == [("10.0.1.0/24",)]
+        assert a.blocks.check() is None
 
 
 def test_the_waits_grow_and_a_busy_server_says_how_long_it_wants() -> None:
@@ -200,42 +238,71 @@ def test_an_error_of_who_is_told_ends_it_and_nothing_counts_as_known() -> None:
     with pytest.raises(DataplaneError):
         blocks.run(Stop())
     assert blocks.check() is not None
+    assert not blocks.has_synced
 
 
-def test_no_sync_runs_before_the_blocks_are_known_and_the_first_one_holds_them() -> None:
-    transport, dataplane, clock, stop = FakeTransport(), FakeDataplane(), FakeClock(), Stop()
-    caches = _caches(transport)
-    sync = PolicySync(caches, dataplane, node="n1", families=(Family.IPV4,))
-    controller = _controller(caches, sync, Ticker(3600, sync.recheck_kernel))
-    told: list[int] = []
+class Running:
+    """The agent's parts that matter here, each in its thread, with blocks that are asked for."""
 
-    def found(_: tuple[Network, ...]) -> None:
-        told.append(len(dataplane.applied))
-        sync.settings = Settings(guarded=(ipaddress.ip_network("10.0.1.0/24"),))
+    def __init__(self, *answers: bytes | Exception) -> None:
+        self.dataplane, self.clock, families = FakeDataplane(), FakeClock(), (Family.IPV4,)
+        self.caches = _caches(FakeTransport())
+        sync = PolicySync(self.caches, self.dataplane, node="n1", families=families)
+        self.controller = _controller(self.caches, sync, Ticker(3600, sync.recheck_kernel))
+        self.blocks = _node_blocks(
+            Answers(*answers), self.dataplane, sync, self.controller, OPTIONS, families, self.clock
+        )
+        stop, waiting = Stop(), Stop(self.clock)
+        self._stops = (stop, waiting)
+        parts: list[tuple[Runnable, Stop]] = [
+            *((part, stop) for part in (self.caches.pods, self.caches.namespaces)),
+            *((part, stop) for part in (self.caches.policies, self.controller)),
+            (self.blocks, waiting),
+        ]
+        self._threads = [threading.Thread(target=part.run, args=(on,)) for part, on in parts]
 
-    late = TransportError("down")
-    blocks = NodeBlocks(Answers(late, page(node(podCIDR="10.0.1.0/24"))), "n1", (), found, clock)
-    controller.watch(blocks)
-    waiting = Stop(clock)
-    parts: list[tuple[Runnable, Stop]] = [
-        *((part, stop) for part in (caches.pods, caches.namespaces, caches.policies, controller)),
-        (blocks, waiting),
-    ]
-    threads = [threading.Thread(target=part.run, args=(until,)) for part, until in parts]
-    for thread in threads:
-        thread.start()
-    try:
-        clock.wait_for_waiters()
-        for plural in ("pods", "namespaces", "networkpolicies"):
-            transport.stream(plural)  # so all is listed, and only the blocks are waited for
-        clock.step(1.6)
-        assert dataplane.entered.acquire(timeout=PATIENCE)
-        assert told == [0]
-        held = dataplane.applied[0].families[Family.IPV4].dispatch.guard
-        assert held is not None
-    finally:
-        stop.set()
-        waiting.set()
-        for thread in threads:
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for stop in self._stops:
+            stop.set()
+        for thread in self._threads:
             thread.join(PATIENCE)
             assert not thread.is_alive()
+
+    def wait(self, condition: Callable[[], bool]) -> None:
+        """Wait for what must come about without the clock's help."""
+        deadline = time.monotonic() + PATIENCE
+        while not condition():
+            assert time.monotonic() < deadline
+            threading.Event().wait(0.001)
+
+    def holding(self) -> list[bool]:
+        """Of each set of rules that was written, whether it holds addresses."""
+        applied = [rules.families[Family.IPV4].dispatch for rules in self.dataplane.applied]
+        return [dispatch.guard is not None for dispatch in applied]
+
+
+def test_no_sync_runs_before_the_answer_and_the_first_rules_hold_addresses() -> None:
+    late = TransportError("down")
+    with Running(late, page(node(podCIDR="10.0.1.0/24"))) as running:
+        running.clock.wait_for_waiters()
+        caches = running.caches
+        running.wait(lambda: caches.pods.has_synced and caches.namespaces.has_synced)
+        running.wait(lambda: caches.policies.has_synced)
+        assert not running.controller.has_synced
+        running.clock.step(1.6)
+        running.wait(lambda: running.controller.has_synced and running.controller.idle)
+        assert running.holding() == [True]
+
+
+def test_without_blocks_policies_are_enforced_and_addresses_are_held_once_there_are_some() -> None:
+    with Running(page(node()), page(node(podCIDR="10.0.1.0/24"))) as running:
+        running.wait(lambda: running.holding() == [False])
+        running.clock.wait_for_waiters()
+        running.clock.step(1.6)
+        running.wait(lambda: running.holding() == [False, True])
+        assert not running.dataplane.overlapped
