@@ -223,7 +223,7 @@ def cluster(
         made.start_control_plane()
         stack.callback(_stop, made.agents)
         for name, node in topology.nodes.items():
-            api.create(_node_manifest(name, node))
+            api.create(_node_manifest(name, node, topology))
             if enforcement is not None:
                 agent = Agent(name, node.namespace, config, enforcement, families, run.directory)
                 agent.options += options
@@ -252,12 +252,14 @@ def _url(address: str) -> str:
     return f"http://[{address}]:{_API_PORT}" if ":" in address else f"http://{address}:{_API_PORT}"
 
 
-def _node_manifest(name: str, node: Host) -> Manifest:
+def _node_manifest(name: str, node: Host, topology: Topology) -> Manifest:
+    blocks = [str(network) for network in topology.pod_networks(name)]
     addresses = [{"type": "InternalIP", "address": address} for address in node.addresses]
     return {
         "apiVersion": "v1",
         "kind": "Node",
         "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}},
+        "spec": {"podCIDR": blocks[0], "podCIDRs": blocks},
         "status": {"addresses": addresses, "conditions": [{"type": "Ready", "status": "True"}]},
     }
 
