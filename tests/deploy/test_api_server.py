@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 import yaml
 
 from tests.deploy.conftest import Cluster
-from tests.deploy.manifests import DEPLOY, KUSTOMIZE, kustomize, overlays
+from tests.deploy.manifests import DEPLOY, KUSTOMIZE, kustomize, overlays, pick
 from tests.deploy.tools import built
 
 AGENT = "system:serviceaccount:kube-system:npc"
@@ -91,15 +92,33 @@ def test_the_server_counts_no_further_right(granted: Cluster) -> None:
     }
 
 
+def test_to_hold_addresses_it_may_list_nodes_and_nothing_more(granted: Cluster) -> None:
+    before = _rules(granted, AGENT)
+    role = pick(kustomize(KUSTOMIZE / "overlays/strict-startup"), "ClusterRole")
+    granted.apply(role, dry_run=False)
+    try:
+        _wait_for(lambda: granted.request("GET", "/api/v1/nodes", user=AGENT)[0] == 200)
+        assert _rules(granted, AGENT) - before == {("list", "", "nodes")}
+        assert granted.request("GET", "/api/v1/nodes/n", user=AGENT)[0] == 403
+        assert granted.request("GET", "/api/v1/nodes?watch=1", user=AGENT)[0] == 403
+    finally:
+        granted.apply(pick(kustomize(KUSTOMIZE / "base"), "ClusterRole"), dry_run=False)
+        _wait_for(lambda: granted.request("GET", "/api/v1/nodes", user=AGENT)[0] == 403)
+
+
+def _wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
 def _define_monitoring(cluster: Cluster) -> None:
     """Teach the server the kinds of Prometheus' operator, as that itself defines them."""
     for plural in ("podmonitors", "prometheusrules"):
         definition = built("crds") / f"monitoring.coreos.com_{plural}.yaml"
         cluster.apply(yaml.safe_load(definition.read_text()), dry_run=False)
-    deadline = time.monotonic() + 20
-    while cluster.request("GET", f"/apis/{MONITORING}/podmonitors")[0] != 200:
-        assert time.monotonic() < deadline, "the server does not serve the new kinds"
-        time.sleep(0.05)
+    _wait_for(lambda: cluster.request("GET", f"/apis/{MONITORING}/podmonitors")[0] == 200)
 
 
 def _rules(cluster: Cluster, user: str) -> set[tuple[str, ...]]:

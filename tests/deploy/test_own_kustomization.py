@@ -38,7 +38,12 @@ def test_all_components_go_together(tmp_path: Path) -> None:
     example["components"] = [f"fullsync/deploy/kustomize/components/{name}" for name in names]
     manifests = _rendered(tmp_path, yaml.safe_dump(example))
     [container] = pick(manifests, "DaemonSet")["spec"]["template"]["spec"]["containers"]
-    changes = ["--backend=nftables", "--iptables-mode=legacy", "--health-address=$(HOST_IP):20245"]
+    changes = [
+        "--backend=nftables",
+        "--iptables-mode=legacy",
+        "--health-address=$(HOST_IP):20245",
+        "--strict-startup",
+    ]
     assert sorted(container["args"]) == sorted(["run", *changes])
     assert "OTEL_TRACES_EXPORTER" in {variable["name"] for variable in container["env"]}
     assert names == sorted(path.name for path in (KUSTOMIZE / "overlays").iterdir())
