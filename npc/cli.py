@@ -20,6 +20,7 @@ from npc.compile import Settings
 from npc.dataplane import DataplaneError, MissingToolError
 from npc.dataplane.choose import BACKENDS, FAMILIES, named_families
 from npc.ruleset import Denial, DenyAction
+from reconciler.manager import stop_signals
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -225,12 +226,13 @@ def _run(args: argparse.Namespace) -> int:
 
 @contextmanager
 def _stoppable() -> Iterator[None]:
-    """Within the block, SIGTERM ends the process in order, until the agent takes care of it."""
-    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    """Within the block, a signal to stop ends the process in order, as it later does the agent."""
+    before = {number: signal.signal(number, lambda *_: sys.exit(0)) for number in stop_signals()}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _start(args: argparse.Namespace) -> int:

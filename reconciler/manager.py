@@ -80,7 +80,7 @@ class Manager:
         self._stop.set()
 
     def run(self) -> None:
-        """Run until SIGTERM, SIGINT, ``stop`` or a part's failure, then stop all parts.
+        """Run until one of ``stop_signals``, ``stop`` or a part's failure, then stop all parts.
 
         A second signal while they stop ends the process at once.
 
@@ -134,7 +134,7 @@ class Manager:
             # Not from here: whoever holds the lock may be the code that this interrupted.
             threading.Thread(target=self._stop.set, name="stop").start()
 
-        before = {number: signal.signal(number, on_signal) for number in _SIGNALS}
+        before = {number: signal.signal(number, on_signal) for number in stop_signals()}
         try:
             yield
         finally:
@@ -142,7 +142,12 @@ class Manager:
                 signal.signal(number, handler)
 
 
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+def stop_signals() -> tuple[signal.Signals, ...]:
+    """Those that ask a program to stop: SIGTERM, SIGINT, and SIGHUP unless nohup started it."""
+    hangup_is_ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    asking = signal.SIGTERM, signal.SIGINT
+    return asking if hangup_is_ignored else (*asking, signal.SIGHUP)
+
 
 # The kernel may hand a signal to any thread, but its handler runs on the main one, and only when
 # that next runs Python. Seconds.

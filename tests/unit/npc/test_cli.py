@@ -5,6 +5,8 @@ from __future__ import annotations
 import ipaddress
 import os
 import signal
+import subprocess
+import sys
 from importlib.metadata import version
 
 import pytest
@@ -148,17 +150,41 @@ def test_it_says_its_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"npc {version('fullsync')}\n"
 
 
-def test_sigterm_during_the_start_is_exit_code_0(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_during_the_start_is_exit_code_0(
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def run(_: Options) -> int:
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), number)
         return 1
 
+    def unhandled(*_: object) -> None:
+        """So that a failure is not our end."""
+
     monkeypatch.setattr(agent, "run", run)
-    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)  # so that a failure is not our end
+    before = signal.signal(number, unhandled)
     try:
         with pytest.raises(SystemExit) as error:
             main(RUN)
-        assert signal.getsignal(signal.SIGTERM) == signal.SIG_IGN
+        assert signal.getsignal(number) == unhandled
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(number, before)
     assert error.value.code == 0
+
+
+def test_sigterm_is_handled_before_the_program_is_loaded() -> None:
+    """The first process of a container gets no signal that it does not handle."""
+    program = """
+import os, signal, sys
+
+class Sender:
+    def find_spec(self, name, *_):
+        if name == "npc.cli":
+            os.kill(os.getpid(), signal.SIGTERM)
+
+sys.meta_path.insert(0, Sender())
+from npc.__main__ import main
+sys.exit(main())
+"""
+    done = subprocess.run([sys.executable, "-c", program], timeout=30, check=False)
+    assert done.returncode == 128 + signal.SIGTERM

@@ -90,7 +90,7 @@ def test_parts_stop_in_the_opposite_order() -> None:
     assert log[3:] == ["-controller", "-cache", "-server"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_stops_and_the_handlers_are_put_back(number: signal.Signals) -> None:
     before = signal.getsignal(number)
     part = Part("part", [])
@@ -104,6 +104,26 @@ def test_a_signal_stops_and_the_handlers_are_put_back(number: signal.Signals) ->
     threading.Thread(target=send).start()
     manager.run()
     assert signal.getsignal(number) == before
+
+
+def test_who_started_the_program_under_nohup_wants_it_to_go_on() -> None:
+    part = Part("part", [])
+    manager = Manager()
+    manager.add(Group.CACHES, part)
+    seen: list[object] = []
+
+    def look_then_stop() -> None:
+        assert part.started.wait(PATIENCE)
+        seen.append(signal.getsignal(signal.SIGHUP))
+        manager.stop()
+
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        threading.Thread(target=look_then_stop).start()
+        manager.run()
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert seen == [signal.SIG_IGN]
 
 
 def test_a_part_that_fails_stops_the_program_with_its_error() -> None:
