@@ -16,6 +16,7 @@ import json
 from collections import defaultdict
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from cachetools import LRUCache, cached
@@ -44,8 +45,9 @@ from npc.ruleset import (
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-    from npc.api import Namespace, NetworkPolicy, Pod
+    from npc.api import NamedPort, Namespace, NetworkPolicy, Pod
     from npc.policy import Peer, PolicyRule
+    from npc.selector import Selector
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,7 @@ def compile(
 ) -> Compiled:
     """Say what the node of that name has to enforce; never fails."""
     cluster = _Cluster(pods, namespaces)
-    parsed = sorted(map(_parse, policies), key=lambda policy: (policy.namespace, policy.name))
+    parsed = sorted(map(_parse, policies), key=_by_name)
     local = [pod for pod in cluster.pods if pod.node == node]
     isolated = _isolated(local, parsed)
     problems = [problem for policy in parsed for problem in policy.problems]
@@ -138,18 +140,28 @@ def cache_statistics() -> dict[str, tuple[int, int]]:
     return {name: (hits, misses) for name, (hits, misses, *_) in found.items()}
 
 
-_Isolated = dict[Direction, list[tuple["Pod", list[Policy]]]]
+# Policies of one namespace that select the same pods, in the order of their names.
+_Alike = tuple[Policy, ...]
+_Isolated = dict[Direction, list[tuple["Pod", list[_Alike]]]]
 
 
 def _isolated(local: Iterable[Pod], policies: Iterable[Policy]) -> _Isolated:
-    """The local pods that some policy isolates, with those policies, by direction."""
+    """The local pods that some policy isolates, with those policies, by direction.
+
+    Policies that select alike are looked up once, and not written down for each pod: thousands may
+    hold for a whole namespace.
+    """
     by_namespace = _by_namespace(local)
-    selecting: dict[Direction, dict[int, tuple[Pod, list[Policy]]]] = {d: {} for d in Direction}
+    alike: defaultdict[tuple[Direction, str, Selector], list[Policy]] = defaultdict(list)
     for policy in policies:
-        index = by_namespace.get(policy.namespace)
-        for pod in index.select(policy.pods) if index else ():
+        if policy.namespace in by_namespace:
             for direction in policy.rules:
-                selecting[direction].setdefault(id(pod), (pod, []))[1].append(policy)
+                alike[direction, policy.namespace, policy.pods].append(policy)
+    selecting: dict[Direction, dict[int, tuple[Pod, list[_Alike]]]] = {d: {} for d in Direction}
+    for (direction, namespace, selector), found in alike.items():
+        together = tuple(found)
+        for pod in by_namespace[namespace].select(selector):
+            selecting[direction].setdefault(id(pod), (pod, []))[1].append(together)
     return {direction: list(found.values()) for direction, found in selecting.items()}
 
 
@@ -286,24 +298,30 @@ class _FamilyCompiler:
         return f"{PREFIX}{self._family.value}-{what.upper()}"
 
     def _bind(
-        self, direction: Direction, isolated: Iterable[tuple[Pod, list[Policy]]], everyone: str
+        self, direction: Direction, isolated: Iterable[tuple[Pod, list[_Alike]]], everyone: str
     ) -> tuple[Binding, ...]:
         """Bind each isolated pod's address to its chain.
 
         Where two isolated pods claim one address, the one that was created last has it.
         """
         chain_of: dict[str, str] = {}
-        for pod, policies in sorted(isolated, key=lambda found: _age(found[0])):
+        # Pods that the same policies select share a chain, unless named ports tell them apart.
+        shared: dict[tuple[tuple[int, ...], tuple[NamedPort, ...]], str] = {}
+        for pod, selecting in sorted(isolated, key=lambda found: _age(found[0])):
             address = self._cluster.address(pod, self._family)
             if address is not None:
-                chain_of[address] = self._chain(direction, pod, policies)
+                key = tuple(map(id, selecting)), pod.named_ports
+                if key not in shared:
+                    policies = sorted(chain.from_iterable(selecting), key=_by_name)
+                    shared[key] = self._chain(direction, pod, policies)
+                chain_of[address] = shared[key]
         members: defaultdict[str, set[str]] = defaultdict(set)
-        for address, chain in chain_of.items():
-            members[chain].add(address)
+        for address, name in chain_of.items():
+            members[name].add(address)
         self._add_set(everyone, SetKind.ADDRESS, chain_of)
         return tuple(
-            Binding(chain, self._named_set(SetKind.ADDRESS, addresses, "members", chain).name)
-            for chain, addresses in sorted(members.items())
+            Binding(name, self._named_set(SetKind.ADDRESS, addresses, "members", name).name)
+            for name, addresses in sorted(members.items())
         )
 
     def _chain(self, direction: Direction, pod: Pod, policies: Iterable[Policy]) -> str:
@@ -431,6 +449,10 @@ def _numbers(pod: Pod, port: Port) -> list[int]:
     named = pod.named_ports
     found = {p.number for p in named if p.name == port.name and p.protocol == protocol}
     return sorted(number for number in found if number in _PORTS)
+
+
+def _by_name(policy: Policy) -> tuple[str, str]:
+    return policy.namespace, policy.name
 
 
 def _age(pod: Pod) -> tuple[str, str, str]:

@@ -11,7 +11,9 @@ verdict as it was or makes it what it should become, and nothing that rules stil
 
 A pod that moves between chains is for a moment a member of both; the first binding wins, so its
 packets are judged by the old rules or by the new ones, never by none. A pod that becomes isolated
-leaves the guard's open pods last, one that no policy isolates any more joins them first.
+leaves the guard's open pods last, one that no policy isolates any more joins them first. Within
+steps 2 and 4, a pod is isolated before others may reach it by its new address, and for as long as
+they may.
 """
 
 from __future__ import annotations
@@ -126,10 +128,11 @@ def _plan_family(state: FamilyState, desired: FamilyRules) -> FamilyPlan:
     fixed = [(old, new) for old, new in kept if new.kind is SetKind.NETWORK]
     changing = [(old, new) for old, new in kept if new.kind is not SetKind.NETWORK]
 
-    # Whoever is in an `isolated` set must already be bound, so those sets come last on the way in
-    # and first on the way out.
     isolated = set(desired.dispatch.isolated.values())
-    changing.sort(key=lambda pair: pair[1].name in isolated)
+    peers = {rule.peer.name for c in desired.chains.values() for rule in c.rules if rule.peer}
+    # Whoever is in an `isolated` set must already be bound; and whom others may reach must already
+    # be isolated. So peers come last on the way in and first on the way out.
+    changing.sort(key=lambda pair: (pair[1].name in peers, pair[1].name in isolated))
     add = _changes((new, new.entries - old.entries) for old, new in changing)
     remove = _changes((new, old.entries - new.entries) for old, new in reversed(changing))
 

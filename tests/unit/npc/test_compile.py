@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
 
 from npc.api import Namespace, NetworkPolicy
+from npc.compile import _FamilyCompiler
 from npc.lenient import Fault
 from npc.ruleset import Direction, Family, SetKind
 from tests.unit.npc.objects import (
@@ -31,6 +33,26 @@ def test_pods_with_the_same_rules_share_a_chain() -> None:
     assert [
         len(found.sets[b.members].entries) for b in found.dispatch.bindings[Direction.INGRESS]
     ] == [50]
+
+
+def test_what_holds_for_many_pods_is_worked_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    pods = [pod(f"p{n}", f"10.0.0.{n}") for n in range(1, 51)]
+    allowing = [
+        policy({"podSelector": {}, "ingress": [{"ports": [{"port": 1 + n}]}]}, f"p{n:02}")
+        for n in range(40)
+    ]
+    worked = Counter[str]()
+
+    def counted(self: _FamilyCompiler, *arguments: Any) -> Any:
+        worked["rules"] += 1
+        return original(self, *arguments)
+
+    original = _FamilyCompiler._rules
+    monkeypatch.setattr(_FamilyCompiler, "_rules", counted)
+    found = rules(*pods, *allowing)
+    assert worked["rules"] == len(allowing)
+    [only] = found.chains.values()
+    assert [rule.origin for rule in only.rules] == [f"x/p{n:02}" for n in range(40)]
 
 
 @pytest.mark.parametrize(

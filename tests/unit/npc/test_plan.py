@@ -58,3 +58,19 @@ def test_what_nobody_wants_goes_after_the_rules() -> None:
 
 def test_a_family_that_is_not_desired_is_not_touched() -> None:
     assert make_plan({Family.IPV6: FULL}, Ruleset()).empty
+
+
+def test_whom_others_may_reach_is_isolated_before_and_as_long_as_they_may() -> None:
+    closed = policy({"podSelector": {}, "ingress": [], "egress": [{"to": [{"podSelector": {}}]}]})
+    one = compiled(pod("a", "10.0.0.1"), closed).ruleset
+    two = compiled(pod("a", "10.0.0.1"), pod("b", "10.0.0.2"), closed).ruleset
+    rules = two.families[Family.IPV4]
+    [peers] = {rule.peer.name for c in rules.chains.values() for rule in c.rules if rule.peer}
+    isolated = set(rules.dispatch.isolated.values())
+    members = {b.members for found in rules.dispatch.bindings.values() for b in found}
+    inward = [change.name for change in make_plan(state_of(one), two).families[0].add]
+    outward = [change.name for change in make_plan(state_of(two), one).families[0].remove]
+    for order in (inward, outward[::-1]):
+        assert set(order[:2]) == members
+        assert set(order[2:4]) == isolated
+        assert order[4:] == [peers]
