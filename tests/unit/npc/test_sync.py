@@ -448,7 +448,7 @@ def test_a_sync_that_changed_something_says_what_and_why(
     [said] = [r.getMessage() for r in caplog.records if r.getMessage().startswith("full-sync")]
     assert re.fullmatch(
         r"full-sync: 2 local pods \(2 isolated for ingress, 0 isolated for egress\); "
-        r"1 chains written, 3 sets created, 1 dispatches written; "
+        r"1 chain written, 3 sets created, 1 dispatch written; "
         r"events: 1 of networkpolicies, 2 of pods; \d+ ms",
         said,
     )
