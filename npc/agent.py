@@ -121,6 +121,7 @@ def _enforce(options: Options, telemetry: Telemetry) -> int:
     ticker = Ticker(options.sync_period, sync.recheck_kernel)
     controller = _controller(caches, sync, ticker, Instruments(get_meter("reconciler")))
     metrics.observe(lambda: sync.report, lambda: controller.statistics().coalesced, caches.silence)
+    metrics.sync_period(options.sync_period)
     metrics.backend(
         backend=dataplane.name,
         families=",".join(family.name.lower() for family in families),

@@ -140,6 +140,15 @@ class Metrics:
             "Results that had to be computed",
         )
 
+    def sync_period(self, seconds: float) -> None:
+        """Show how often a sync is due though nothing changed."""
+        self._gauge(
+            "npc_sync_period",
+            lambda: ((seconds, {}),),
+            "How often a sync is due though nothing changed",
+            "s",
+        )
+
     def backend(self, **labels: str) -> None:
         """Show how rules are written."""
         self._gauge("npc_backend_info", lambda: ((1, labels),), "How rules are written")

@@ -22,6 +22,7 @@ OTHERS = {
     "up": frozenset[str](),
     "kube_daemonset_status_desired_number_scheduled": frozenset({"daemonset"}),
     "kube_daemonset_status_number_ready": frozenset({"daemonset"}),
+    "kube_daemonset_status_updated_number_scheduled": frozenset({"daemonset"}),
 }
 SCRAPED = {"job", "node", "le"}
 """Labels that every series may have, by the PodMonitor or as a histogram's bucket."""

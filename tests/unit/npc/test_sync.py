@@ -386,6 +386,7 @@ def test_a_sync_is_counted_and_what_it_found_is_shown() -> None:
             lambda: a.controller.statistics().coalesced,
             a.caches.silence,
         )
+        metrics.sync_period(90)
         metrics.backend(backend="fake")
         a.settle()
         a.transport.stream("pods").send("MODIFIED", pod("a", "10.0.0.4", version=9))
@@ -408,6 +409,7 @@ def test_a_sync_is_counted_and_what_it_found_is_shown() -> None:
     assert found["npc_isolated_pods"] == {("ingress",): 2, ("egress",): 0}
     assert found["npc_policy_errors"] == {(): 1}
     assert found["npc_denied_packets"] == {("ingress",): 3, ("egress",): 3}
+    assert found["npc_sync_period"] == {(): 90}
     assert found["npc_backend_info"] == {("fake",): 1}
     assert found["npc_sets"][()] == len(a.dataplane.applied[-1].families[Family.IPV4].sets)
     assert found["npc_last_success_timestamp"][()] - 1.7e9 > 0
