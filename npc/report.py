@@ -79,13 +79,13 @@ def count_changes(plan: Plan) -> dict[str, int]:
 
 def describe(counts: Counts, changes: Mapping[str, int], why: Mapping[str, int]) -> str:
     """A sync that changed something, in a line: what, and why."""
-    changed = ", ".join(_number(n, what) for what, n in changes.items())
+    changed = ", ".join(counted(n, what) for what, n in changes.items())
     isolated = ", ".join(
         f"{n} isolated for {direction}" for direction, n in counts.isolated.items()
     )
     events = ", ".join(f"{n} of {kind}" for kind, n in sorted(why.items()))
     return (
-        f"{_number(counts.local_pods, 'local pods')} ({isolated}); {changed}; "
+        f"{counted(counts.local_pods, 'local pods')} ({isolated}); {changed}; "
         f"events: {events or 'none, the kernel was checked'}"
     )
 
@@ -99,7 +99,7 @@ _ONE = {
 }
 
 
-def _number(count: int, what: str) -> str:
+def counted(count: int, what: str) -> str:
     """``1 chain written``, ``2 chains written``."""
     words = (_ONE.get(word, word) for word in what.split()) if count == 1 else (what,)
     return f"{count} {' '.join(words)}"

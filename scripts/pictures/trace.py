@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from npc.report import counted
 from scripts.pictures import burst
 from scripts.pictures.svg import COLOURS, INK, LINE, PALE, Picture
 from tests.e2e.clusters import wait_until
@@ -162,7 +163,7 @@ def note(span: Span) -> str:
         taken = known["npc.tool.stdin_bytes"]
         return arguments.partition(" ")[2] + (f"; {taken} bytes" if taken else "")
     return ", ".join(
-        f"{value} {name.removeprefix('npc.').replace('_', ' ')}"
+        counted(value, name.removeprefix("npc.").replace("_", " "))
         for name, value in known.items()
         if name.startswith("npc.") and value
     )
