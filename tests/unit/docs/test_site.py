@@ -74,6 +74,13 @@ def test_a_file_is_shown_as_code_and_a_folder_as_a_list(repository: Path) -> Non
     assert docs_repository.shown(repository / "NOTES.md") == "[h](../page.md) [i](src/code.py.md)"
 
 
+def test_diagrams_are_text_which_needs_no_script_of_another_site() -> None:
+    """What Material draws from a fence named mermaid, it draws by a script from a CDN."""
+    pages = [ROOT / "README.md", *docs_repository.DOCS.rglob("*.md")]
+    assert [page for page in pages if "```mermaid" in page.read_text()] == []
+    assert "mermaid" not in (ROOT / "mkdocs.yml").read_text()
+
+
 def test_what_documents_tell_to_make_can_be_made() -> None:
     made = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     pages = [ROOT / "README.md", *docs_repository.DOCS.rglob("*.md")]
