@@ -92,7 +92,9 @@ def test_parts_stop_in_the_opposite_order() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_stops_and_the_handlers_are_put_back(number: signal.Signals) -> None:
-    before = signal.getsignal(number)
+    def ours(*_: object) -> None:
+        """Not ignored, as SIGHUP is where nohup started the tests."""
+
     part = Part("part", [])
     manager = Manager()
     manager.add(Group.CACHES, part)
@@ -101,9 +103,13 @@ def test_a_signal_stops_and_the_handlers_are_put_back(number: signal.Signals) ->
         assert part.started.wait(PATIENCE)
         os.kill(os.getpid(), number)
 
-    threading.Thread(target=send).start()
-    manager.run()
-    assert signal.getsignal(number) == before
+    before = signal.signal(number, ours)
+    try:
+        threading.Thread(target=send).start()
+        manager.run()
+        assert signal.getsignal(number) is ours
+    finally:
+        signal.signal(number, before)
 
 
 def test_who_started_the_program_under_nohup_wants_it_to_go_on() -> None:
